@@ -1,0 +1,186 @@
+/*
+ * relax_rollout.h: the C ABI of Relax Rollout, and the single truth about it.
+ *
+ * Pull, never call back. Three verbs carry the library: start a rollout, poll samples, set the
+ * weight version. Everything the host must do arrives as an event with an id and is answered
+ * with relax_reply.
+ *
+ *   - Every call may be made from any thread at any time.
+ *   - A status is the contract; error text is for people. Nothing is thread-local.
+ *   - Strings cross as pointer + length, UTF-8, not NUL-terminated.
+ *   - After fork() without exec, every call in the child that would enter the engine returns
+ *     RELAX_ERR_FORKED at once. Batch retain/release, views and DLPack keep working there.
+ *   - After a panic inside the engine every call returns RELAX_ERR_PANIC with the first stack;
+ *     the process lives, and batches already handed out stay valid.
+ */
+#ifndef RELAX_ROLLOUT_H
+#define RELAX_ROLLOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RELAX_ABI_VERSION 1u /* breaks    */
+#define RELAX_ABI_MINOR 0u   /* additions */
+
+typedef int32_t relax_status;
+enum {
+  RELAX_OK = 0,
+  RELAX_TIMEOUT = 1,      /* nothing arrived within timeout_ms                              */
+  RELAX_CLOSED = 2,       /* the engine was closed                                          */
+  RELAX_ERR_INVALID = -1, /* an argument is wrong; the text names it                        */
+  RELAX_ERR_STATE = -2,   /* the call does not fit the engine's state                       */
+  RELAX_ERR_ALREADY = -3, /* an engine is already open in this process                      */
+  RELAX_ERR_NOMEM = -4,   /* no memory for a batch                                          */
+  RELAX_ERR_IO = -5,      /* operating-system failure                                       */
+  RELAX_ERR_BACKEND = -6, /* backend unreachable or not SGLang                              */
+  RELAX_ERR_ABI = -7,     /* the caller was built for another ABI                           */
+  RELAX_ERR_FORKED = -8,  /* called in a forked child                                       */
+  RELAX_ERR_PANIC = -9    /* the engine is poisoned                                         */
+};
+
+/* An engine. An integer handle in disguise: never dereferenced, safe to use after close. */
+typedef struct relax_engine relax_engine;
+
+/* Error text in the caller's memory. Set struct_size before the call; err may be NULL. The
+ * message is NUL-terminated and cut at a UTF-8 boundary if it does not fit. */
+typedef struct relax_error {
+  uint32_t struct_size;
+  int32_t code;
+  char message[2040];
+} relax_error;
+
+/* Bytes borrowed for the duration of a call. */
+typedef struct relax_str {
+  const char *ptr;
+  size_t len;
+} relax_str;
+
+/* Bytes owned by the caller: give them back with relax_bytes_free (pure C). */
+typedef struct relax_bytes {
+  uint8_t *ptr;
+  size_t len;
+} relax_bytes;
+
+/* What one element of a column belongs to. */
+enum {
+  RELAX_DOM_TOKEN = 0,   /* one a token                        */
+  RELAX_DOM_SEQ = 1,     /* one a row                          */
+  RELAX_DOM_SEQ1 = 2,    /* rows + 1: ragged boundaries        */
+  RELAX_DOM_SEGMENT = 3, /* one a weight-version segment       */
+  RELAX_DOM_BYTES = 4    /* raw bytes                          */
+};
+
+/* A column of a batch. Columns are found by name; skip names you do not know. */
+typedef struct relax_column {
+  const char *name;     /* owned by the batch, NUL-terminated  */
+  void *data;           /* 64-byte aligned                     */
+  int64_t len;          /* elements                            */
+  uint64_t byte_offset; /* from the batch's base               */
+  uint8_t dl_code;      /* DLPack type code: 0 int 1 uint 2 float */
+  uint8_t dl_bits;
+  uint16_t domain; /* RELAX_DOM_*                         */
+  uint32_t flags;  /* 0                                   */
+  uint64_t reserved[2];
+} relax_column;
+
+/* A batch: columns in one arena of C memory, with a reference count of its own. The consumer
+ * may write in place. */
+typedef struct relax_batch {
+  uint32_t struct_size;
+  uint32_t abi_version;
+  uint64_t batch_id;
+  int64_t rollout_id;
+  int64_t n_seqs;
+  int64_t n_tokens;
+  int64_t n_segments;
+  void *base;
+  uint64_t nbytes;
+  int32_t fd; /* -1: private memory */
+  uint32_t flags;
+  uint32_t n_columns;
+  const relax_column *columns;
+  void *priv; /* not part of the ABI */
+} relax_batch;
+
+/* Kinds of events. */
+enum {
+  RELAX_EVENT_BATCH = 1,        /* rows, in .batch: one reference, the caller's      */
+  RELAX_EVENT_STEP_END = 2,     /* a rollout ended: its report                       */
+  RELAX_EVENT_TASKS_NEEDED = 3, /* {"count"}: reply {"tasks": [...], "end": bool}    */
+  RELAX_EVENT_SCORE = 4,        /* {"group_id","sessions"}: reply {"rewards": [...]} */
+  RELAX_EVENT_LOG = 5,          /* {"level","component","event","text", ...}         */
+  RELAX_EVENT_PROGRESS = 6      /* {"rollout","scored","done","total"}               */
+};
+
+typedef struct relax_event {
+  uint32_t struct_size; /* set before the call                        */
+  uint32_t kind;        /* RELAX_EVENT_*                              */
+  uint64_t id;          /* not 0: wants relax_reply                   */
+  int64_t rollout_id;
+  relax_batch *batch; /* only RELAX_EVENT_BATCH                     */
+  relax_bytes json;   /* everything else; free with relax_bytes_free */
+} relax_event;
+
+/* ---- before anything else (pure C) -------------------------------------------------------- */
+
+/* major << 16 | minor of the library. */
+uint32_t relax_abi_version(void);
+/* Static JSON: {"version","go","abi"}. */
+const char *relax_build_info(void);
+
+/* ---- the engine --------------------------------------------------------------------------- */
+
+/* Opens an engine. abi is RELAX_ABI_VERSION of the caller. config_json is one object; options
+ * are those of relax.Config. One engine a process: a second gets RELAX_ERR_ALREADY. */
+relax_status relax_open(uint32_t abi, relax_str config_json, relax_engine **out, relax_error *err);
+/* Queues tasks: a JSON array of {"messages": [...], "metadata": {...}}. */
+relax_status relax_submit(relax_engine *engine, relax_str tasks_json, relax_error *err);
+/* Starts step rollout_id. Exactly one RELAX_EVENT_STEP_END answers it. */
+relax_status relax_start_rollout(relax_engine *engine, int64_t rollout_id, relax_error *err);
+/* Next event. Waits at most timeout_ms (0: not at all; values over 1000 count as 1000 so that
+ * the host can run its signal handlers). */
+relax_status relax_poll(relax_engine *engine, int32_t timeout_ms, relax_event *out, relax_error *err);
+/* An eventfd owned by the engine, readable while an event waits and after close. */
+relax_status relax_event_fd(relax_engine *engine, int32_t *fd, relax_error *err);
+/* Answers an event that has an id. A refused reply leaves the event open. */
+relax_status relax_reply(relax_engine *engine, uint64_t id, relax_str json, relax_error *err);
+/* The version requests dispatched from now on are sampled under. */
+relax_status relax_set_weight_version(relax_engine *engine, int64_t version, relax_error *err);
+/* Closes the generation gate; waits at most timeout_ms (as relax_poll) for requests at the backend to be parked. RELAX_TIMEOUT: call again to go on waiting. */
+relax_status relax_pause(relax_engine *engine, int32_t timeout_ms, relax_error *err);
+/* Opens the gate again. */
+relax_status relax_resume(relax_engine *engine, relax_error *err);
+/* A JSON snapshot. */
+relax_status relax_stats(relax_engine *engine, relax_bytes *json, relax_error *err);
+/* Ends the engine: waiters get RELAX_CLOSED, agents are killed, everything is joined within
+ * grace_ms. Idempotent. Batches stay valid. */
+relax_status relax_close(relax_engine *engine, int32_t grace_ms, relax_error *err);
+
+/* ---- memory (pure C: any thread, any time, after close and in forked children) ------------- */
+
+void relax_batch_retain(relax_batch *batch);
+void relax_batch_release(relax_batch *batch);
+void relax_bytes_free(relax_bytes *bytes);
+/* A DLManagedTensor* (versioned = 0) or DLManagedTensorVersioned* (versioned = 1) over one
+ * column, holding a reference until its deleter runs. NULL: no such column, or no memory. */
+void *relax_column_dlpack(relax_batch *batch, uint32_t column, int32_t versioned);
+/* Batches that are still referenced in this process. */
+int64_t relax_live_batches(void);
+
+/* ---- signals -------------------------------------------------------------------------------- */
+
+/* 1 if the handlers of SIGSEGV, SIGBUS and SIGFPE are no longer the ones the library found right
+ * after it was loaded (faulthandler.enable() after load does that); relax_signals_restore puts
+ * them back. */
+int32_t relax_signals_check(void);
+void relax_signals_restore(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* RELAX_ROLLOUT_H */

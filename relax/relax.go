@@ -1,0 +1,123 @@
+// Package relax runs the rollout side of agentic RL in one process: for each Session it
+// starts an agent app, serves it a model endpoint, records every sampled token, and turns
+// finished Groups into training batches.
+//
+// An [Engine] is driven by pulling: submit tasks, start a rollout, poll events, release the
+// batch. Nothing calls back. The C ABI (capi/) and the Python package are thin covers of
+// this one.
+//
+// What may enter: tasks, weight versions, replies to events. What it never does: train,
+// read a dataset, or call into the host program.
+package relax
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/batch"
+)
+
+// A Batch is a set of training rows in columns; see [batch.Build] for the columns.
+type Batch = batch.Batch
+
+// A Column describes one column of a [Batch].
+type Column = batch.Column
+
+// An Allocator hands out the memory batches are built in.
+type Allocator = batch.Allocator
+
+// An Arena is one piece of such memory.
+type Arena = batch.Arena
+
+// View returns a column of a batch as a slice without copying.
+func View[T batch.Number](b *Batch, name string) []T { return batch.View[T](b, name) }
+
+// A Task is one prompt. It becomes one Group of Config.NSamplesPerPrompt Sessions, each of
+// which finds the task in the file named by RELAX_INPUT_JSON.
+type Task struct {
+	// Messages is the OpenAI message list for the agent, absent for metadata-only tasks.
+	Messages json.RawMessage `json:"messages,omitempty"`
+	// Metadata is an object the agent can read and that comes back in the row's meta_json.
+	Metadata json.RawMessage `json:"metadata,omitempty"`
+}
+
+// An EventKind says what a polled [Event] is. The numbers are part of the C ABI.
+type EventKind uint32
+
+// Event kinds.
+const (
+	// EventBatch carries the step's rows in Event.Batch. The receiver releases it.
+	EventBatch EventKind = 1
+	// EventStepEnd closes a rollout; Data is a StepReport. Exactly one follows each
+	// StartRollout, after the step's batch if it has one. Its "error" field is set when the
+	// step ended on the failure budget.
+	EventStepEnd EventKind = 2
+	// EventTasksNeeded asks for Data {"count": n} more tasks. Reply with
+	// {"tasks": [...], "end": bool}; "end" says that no more will come for this rollout.
+	EventTasksNeeded EventKind = 3
+	// EventScore asks for the rewards of Data {"group_id", "sessions": [...]} when
+	// Config.CustomRM is set. Reply with {"rewards": [number or object, ...]}, one for each session.
+	EventScore EventKind = 4
+	// EventLog carries Data {"level", "component", "event", "text", ...fields}.
+	EventLog EventKind = 5
+	// EventProgress carries Data {"rollout", "scored", "done", "total"} in Sessions.
+	EventProgress EventKind = 6
+)
+
+// An Event is one thing the engine wants the host to know or to do.
+type Event struct {
+	Kind EventKind
+	// ID is not zero for events that want [Engine.Reply].
+	ID uint64
+	// RolloutID is the step the event belongs to.
+	RolloutID int64
+	Batch     *Batch
+	// Data is a JSON object, nil for EventBatch.
+	Data []byte
+}
+
+// An Engine is one running rollout engine. All methods are safe for concurrent use.
+type Engine struct{ core *core }
+
+// Submit queues tasks. Tasks are taken in order by this and later rollouts.
+func (e *Engine) Submit(tasks []Task) error { return e.core.submit(tasks) }
+
+// StartRollout opens step rolloutID. It fails with [ErrState] while another step is open.
+func (e *Engine) StartRollout(rolloutID int64) error { return e.core.startRollout(rolloutID) }
+
+// Poll returns the next event. It waits until there is one, ctx ends (ctx.Err()), or the
+// engine is closed ([ErrClosed]).
+func (e *Engine) Poll(ctx context.Context) (Event, error) { return e.core.poll(ctx) }
+
+// SetReadyFunc sets a function called, from any goroutine, each time an event is queued.
+// It must not block. The C ABI signals its eventfd with it.
+func (e *Engine) SetReadyFunc(f func()) { e.core.setReadyFunc(f) }
+
+// PendingEvents is the number of events waiting to be polled.
+func (e *Engine) PendingEvents() int { return e.core.pendingEvents() }
+
+// Reply answers an event that has an ID. A reply that the engine refuses (unknown id, wrong
+// shape) is an error and leaves the event open, so that a corrected reply can follow.
+func (e *Engine) Reply(id uint64, data []byte) error { return e.core.reply(id, data) }
+
+// SetWeightVersion records the version that requests dispatched from now on are sampled
+// under, where the backend does not report one itself. It also pushes nothing: the trainer
+// updates the backend's weights.
+func (e *Engine) SetWeightVersion(version int64) error { return e.core.setWeightVersion(version) }
+
+// Pause closes the generation gate: requests in flight are aborted at the backend and
+// parked with the tokens they have; it returns when none is left there. Agents keep waiting.
+func (e *Engine) Pause(ctx context.Context) error { return e.core.pause(ctx) }
+
+// Resume opens the gate again; parked requests continue from their tokens.
+func (e *Engine) Resume() error { return e.core.resume() }
+
+// Stats returns a snapshot as a JSON object.
+func (e *Engine) Stats() []byte { return e.core.stats() }
+
+// BaseURL is the URL handed to agents as RELAX_BASE_URL.
+func (e *Engine) BaseURL() string { return e.core.baseURL() }
+
+// Close ends the engine: waiting polls return [ErrClosed], agents are killed, listeners
+// closed, goroutines joined. ctx bounds the wait. Batches already polled stay valid.
+func (e *Engine) Close(ctx context.Context) error { return e.core.close(ctx) }
