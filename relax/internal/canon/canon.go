@@ -6,6 +6,14 @@
 // token ids, clocks.
 package canon
 
+import (
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/cespare/xxhash/v2"
+)
+
 // A Role is who speaks. The four canonical roles are the guide's; a dialect maps its own
 // (developer, function_call_output, …) to one of them.
 type Role string
@@ -25,7 +33,8 @@ type ToolCall struct {
 	// Name is the function's name.
 	Name string
 	// Arguments is the canonical JSON text of the arguments object: keys sorted, no
-	// spaces, integral floats as ints (reference session service 2.3).
+	// spaces, integral floats as ints (reference session service 2.3). [CanonicalArguments]
+	// makes it.
 	Arguments string
 }
 
@@ -35,7 +44,7 @@ type Message struct {
 	Role Role
 	// Content is the message's text. Text-only content lists collapse to one string.
 	Content string
-	// Reasoning is the assistant's reasoning_content, "" if none.
+	// Reasoning is the message's reasoning_content, "" if none.
 	Reasoning string
 	// ToolCalls are the assistant's calls, in order.
 	ToolCalls []ToolCall
@@ -45,12 +54,16 @@ type Message struct {
 	hash uint64
 }
 
-// A ToolSpec is one function tool offered to the model.
+// A ToolSpec is one function tool offered to the model. Build it with [NewToolSpec], so that
+// its part of the state identity is computed once.
 type ToolSpec struct {
 	Name        string
 	Description *string
-	// Parameters is the JSON schema with the client's key order, which templates print.
+	// Parameters is the JSON schema with the client's key order, which templates print; null
+	// when the client gave none.
 	Parameters Value
+
+	hash uint64
 }
 
 // A Request is a complete-history model request after its dialect was read.
@@ -59,7 +72,8 @@ type Request struct {
 	Model    string
 	Messages []*Message
 	Tools    []ToolSpec
-	// Kwargs are the chat_template_kwargs, an object (never the zero Value).
+	// Kwargs are the chat_template_kwargs, an object (never the zero Value) with sorted keys
+	// as [MergeKwargs] makes it.
 	Kwargs Value
 	// MaxTokens is the turn limit, 0 when the client gave none.
 	MaxTokens int
@@ -69,4 +83,191 @@ type Request struct {
 	Stream    bool
 	// Ignored names the request's fields that do not alter generation, sorted.
 	Ignored []string
+}
+
+// buffers holds scratch space for canonical bytes that are only hashed.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4096); return &b }}
+
+// maxPooled bounds the scratch buffers kept, in bytes: one giant message must not pin its
+// size for ever.
+const maxPooled = 1 << 20
+
+// sum hashes what fill appends.
+func sum(fill func(dst []byte) []byte) uint64 {
+	p := buffers.Get().(*[]byte)
+	b := fill((*p)[:0])
+	h := xxhash.Sum64(b)
+	if cap(b) <= maxPooled {
+		*p = b
+		buffers.Put(p)
+	}
+	return h
+}
+
+// NewMessage returns an immutable message with its identity computed. Text that is not valid
+// UTF-8 gets U+FFFD for each bad run, because JSON could not carry it to a client and back.
+// The caller must not change m.ToolCalls afterwards; their Arguments must be canonical.
+func NewMessage(m Message) *Message {
+	m.Content = validText(m.Content)
+	m.Reasoning = validText(m.Reasoning)
+	if len(m.ToolCalls) == 0 {
+		m.ToolCalls = nil
+	}
+	m.hash = sum(m.AppendCanonical)
+	return &m
+}
+
+func validText(s string) string {
+	if utf8.ValidString(s) {
+		return s
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+// Hash is the 64-bit xxhash of the message's canonical bytes. It is 0 for a message not built
+// with [NewMessage].
+func (m *Message) Hash() uint64 { return m.hash }
+
+// Equal reports whether two messages built with [NewMessage] say the same. Messages that
+// share their memory are equal at the cost of one comparison.
+func (m *Message) Equal(o *Message) bool {
+	if m == o {
+		return true
+	}
+	if m == nil || o == nil || m.hash != o.hash {
+		return false
+	}
+	if m.Role != o.Role || m.Content != o.Content || m.Reasoning != o.Reasoning ||
+		m.ToolCallID != o.ToolCallID || len(m.ToolCalls) != len(o.ToolCalls) {
+		return false
+	}
+	for i := range m.ToolCalls {
+		if m.ToolCalls[i] != o.ToolCalls[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Size is roughly the memory the message holds, in bytes.
+func (m *Message) Size() int {
+	n := len(m.Content) + len(m.Reasoning) + len(m.ToolCallID) + messageOverhead
+	for i := range m.ToolCalls {
+		c := &m.ToolCalls[i]
+		n += len(c.ID) + len(c.Name) + len(c.Arguments) + 48
+	}
+	return n
+}
+
+// messageOverhead is the size of an empty Message with its map entries, about.
+const messageOverhead = 200
+
+// AppendCanonical appends the message as canonical JSON: the reference's message object with
+// sorted keys (reference session service 2.1 rule 14 and 3.1). Content is always a string.
+func (m *Message) AppendCanonical(dst []byte) []byte {
+	dst = append(dst, `{"content":`...)
+	dst = AppendString(dst, m.Content)
+	if m.Reasoning != "" {
+		dst = append(dst, `,"reasoning_content":`...)
+		dst = AppendString(dst, m.Reasoning)
+	}
+	dst = append(dst, `,"role":`...)
+	dst = AppendString(dst, string(m.Role))
+	if m.ToolCallID != "" {
+		dst = append(dst, `,"tool_call_id":`...)
+		dst = AppendString(dst, m.ToolCallID)
+	}
+	if len(m.ToolCalls) > 0 {
+		dst = append(dst, `,"tool_calls":[`...)
+		for i := range m.ToolCalls {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = m.ToolCalls[i].appendCanonical(dst)
+		}
+		dst = append(dst, ']')
+	}
+	return append(dst, '}')
+}
+
+func (c *ToolCall) appendCanonical(dst []byte) []byte {
+	dst = append(dst, `{"function":{"arguments":`...)
+	dst = AppendString(dst, c.Arguments)
+	if c.Name != "" {
+		dst = append(dst, `,"name":`...)
+		dst = AppendString(dst, c.Name)
+	}
+	dst = append(dst, '}')
+	if c.ID != "" {
+		dst = append(dst, `,"id":`...)
+		dst = AppendString(dst, c.ID)
+	}
+	return append(dst, `,"type":"function"}`...)
+}
+
+// NewToolSpec returns a tool with its identity computed.
+func NewToolSpec(name string, description *string, parameters Value) ToolSpec {
+	t := ToolSpec{Name: name, Description: description, Parameters: parameters}
+	t.hash = sum(t.AppendCanonical)
+	return t
+}
+
+// AppendCanonical appends the tool as the reference's canonical JSON object, keys sorted.
+func (t *ToolSpec) AppendCanonical(dst []byte) []byte {
+	dst = append(dst, `{"function":{`...)
+	if t.Description != nil {
+		dst = append(dst, `"description":`...)
+		dst = AppendString(dst, *t.Description)
+		dst = append(dst, ',')
+	}
+	dst = append(dst, `"name":`...)
+	dst = AppendString(dst, t.Name)
+	dst = append(dst, `,"parameters":`...)
+	dst = t.Parameters.AppendCanonical(dst)
+	return append(dst, `},"type":"function"}`...)
+}
+
+// Value returns the tool as the object chat templates print: the reference's key order type,
+// function, and inside name, parameters, description (only if given).
+func (t *ToolSpec) Value() Value {
+	function := []Member{{"name", StringValue(t.Name)}, {"parameters", t.Parameters}}
+	if t.Description != nil {
+		function = append(function, Member{"description", StringValue(*t.Description)})
+	}
+	return ObjectOf(Member{"type", StringValue("function")}, Member{"function", ObjectOf(function...)})
+}
+
+// Hash is the 64-bit xxhash of the tool's canonical bytes.
+func (t *ToolSpec) Hash() uint64 {
+	if t.hash != 0 {
+		return t.hash
+	}
+	return sum(t.AppendCanonical)
+}
+
+// EqualTools reports whether two tool lists are the same for identity: same tools in the same
+// order, key order inside schemas apart. Lists that share their memory are equal at once.
+func EqualTools(a, b []ToolSpec) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	if len(a) == 0 || &a[0] == &b[0] {
+		return true
+	}
+	for i := range a {
+		if !a[i].equal(&b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func (t *ToolSpec) equal(o *ToolSpec) bool {
+	if t.Name != o.Name || t.Hash() != o.Hash() || (t.Description == nil) != (o.Description == nil) {
+		return false
+	}
+	if t.Description != nil && *t.Description != *o.Description {
+		return false
+	}
+	return t.Parameters.Equal(o.Parameters)
 }

@@ -1,0 +1,118 @@
+package forest
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Stats counts what a forest holds.
+type Stats struct {
+	// Nodes counts observations and responses, Responses the latter, Subtrees the first
+	// observations.
+	Nodes, Responses, Subtrees int
+	// Sampled counts the tokens of all commits.
+	Sampled int
+	// Duplicates counts commits that repeated a node, DuplicateTokens their tokens. They are
+	// part of Sampled and can never be trained.
+	Duplicates, DuplicateTokens int
+}
+
+// Stats returns the counts.
+func (f *Forest) Stats() Stats {
+	return Stats{
+		Nodes:           f.count,
+		Responses:       len(f.responses),
+		Subtrees:        len(f.root.children),
+		Sampled:         f.sampled,
+		Duplicates:      f.duplicates,
+		DuplicateTokens: f.duplicateTokens,
+	}
+}
+
+// SampledTokens is the number of tokens of all commits, repeats included.
+func (f *Forest) SampledTokens() int { return f.sampled }
+
+// TrainedTokens is the number of sampled tokens in the rows of the exported nodes; a token
+// that several rows share counts once. The rest of SampledTokens was dropped.
+func (f *Forest) TrainedTokens(exported ...*Node) int {
+	seen := map[*Node]bool{}
+	total := 0
+	for _, n := range exported {
+		for ; n.kind != Root && !seen[n]; n = n.parent {
+			seen[n] = true
+			if n.kind == Response {
+				total += len(n.generation.IDs)
+			}
+		}
+	}
+	return total
+}
+
+// Dump writes the tree as text, the same for the same calls.
+func (f *Forest) Dump(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	s := f.Stats()
+	fmt.Fprintf(b, "session %s: %d nodes, %d responses, %d sampled tokens", f.session, s.Nodes, s.Responses, s.Sampled)
+	if s.Duplicates > 0 {
+		fmt.Fprintf(b, ", %d duplicates of %d tokens", s.Duplicates, s.DuplicateTokens)
+	}
+	fmt.Fprintln(b)
+	for _, n := range f.root.children {
+		n.dump(b, 1)
+	}
+	return b.Flush()
+}
+
+func (n *Node) dump(b *bufio.Writer, depth int) {
+	fmt.Fprintf(b, "%s#%d %s, %d tokens", strings.Repeat("  ", depth), n.id, n.kind, n.length)
+	if n.context != nil {
+		n.context.dump(b)
+	}
+	if n.kind == Observation {
+		fmt.Fprintf(b, " (+%d +%d prompt)", len(n.body), len(n.prompt))
+	} else {
+		n.dumpGeneration(b)
+	}
+	fmt.Fprintln(b)
+	for _, m := range n.messages {
+		fmt.Fprintf(b, "%s  | %s\n", strings.Repeat("  ", depth), quote(summary(m), shownBytes))
+	}
+	for _, child := range n.children {
+		child.dump(b, depth+1)
+	}
+}
+
+func (c *context) dump(b *bufio.Writer) {
+	if len(c.tools) > 0 {
+		names := make([]string, len(c.tools))
+		for i := range c.tools {
+			names[i] = c.tools[i].Name
+		}
+		fmt.Fprintf(b, ", tools %s", strings.Join(names, " "))
+	}
+	if len(c.kwargs.Members()) > 0 {
+		fmt.Fprintf(b, ", kwargs %s", c.kwargs.AppendCanonical(nil))
+	}
+}
+
+func (n *Node) dumpGeneration(b *bufio.Writer) {
+	g := n.generation
+	fmt.Fprintf(b, " (+%d)", len(g.IDs))
+	for _, s := range g.Spans {
+		fmt.Fprintf(b, " v%d@%d", s.Version, s.Start)
+	}
+	if g.Truncated {
+		b.WriteString(" truncated")
+	}
+	if g.Aborts > 0 {
+		fmt.Fprintf(b, " %d aborts", g.Aborts)
+	}
+	if n.duplicates > 0 {
+		fmt.Fprintf(b, " %d duplicates", n.duplicates)
+	}
+	if g.ParseError != "" {
+		fmt.Fprintf(b, " parse error %s", quote(g.ParseError, shownBytes))
+	}
+}

@@ -1,0 +1,318 @@
+// Package forest records the committed conversations of one Session as a tree of tokens: the
+// SessionForest. It finds what a request continues, keeps every sampled token exactly as it
+// was sampled, and turns chosen conversations into training rows.
+//
+// What may enter: canonical requests, token ids, finished generations. What it never does:
+// render or tokenise text, I/O, read a clock, lock. The owner serialises all calls; nodes
+// already returned may be read from anywhere as far as their methods say so.
+package forest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+)
+
+// A Kind says what a [Node] holds.
+type Kind uint8
+
+// The node kinds.
+const (
+	// Root is the empty conversation. It is there only to be extended.
+	Root Kind = iota
+	// Observation holds messages the policy did not sample in this row: loss mask 0.
+	Observation
+	// Response holds one generation: loss mask 1.
+	Response
+)
+
+// String is the kind's name in dumps and errors.
+func (k Kind) String() string { return [...]string{"root", "observation", "response"}[k] }
+
+// A VersionSpan says from which token on a weight version was in force, up to the next span
+// or the end.
+type VersionSpan struct {
+	// Start is the index of the span's first token.
+	Start int
+	// Version is the weight version, -1 if the backend's is not a number.
+	Version int64
+}
+
+// A Generation is one finished turn.
+type Generation struct {
+	// IDs are the sampled ids with the stop token; Logprobs has one value each.
+	IDs      []int32
+	Logprobs []float32
+	// Spans are the weight versions over IDs, with rising starts, the first at 0.
+	Spans []VersionSpan
+	// Message is what the ids mean, as the client is told.
+	Message *canon.Message
+	// Truncated: the turn ended on a length limit.
+	Truncated bool
+	// Aborts counts this turn's backend aborts that were continued.
+	Aborts int
+	// Rollout is the step the turn was sampled in.
+	Rollout int64
+	// RequestID names the request for traces.
+	RequestID string
+	// ParseError says why the text was kept raw, "" if it parsed.
+	ParseError string
+	// PromptTokens and CachedTokens are the usage of the turn.
+	PromptTokens, CachedTokens int
+	// Seconds is the time in the backend, WallSeconds from arrival to commit.
+	Seconds, WallSeconds float64
+}
+
+// A Node is one committed piece of conversation. Its messages and tokens never change.
+type Node struct {
+	id     int
+	kind   Kind
+	parent *Node
+	// top is the subtree's first observation, which owns the context.
+	top     *Node
+	context *context
+
+	state    canon.State
+	messages []*canon.Message
+	// before counts the messages above this node, responses the responses down to it.
+	before, responses int
+	// length counts the tokens down to and with this node.
+	length int
+
+	body, prompt []int32
+	generation   *Generation
+
+	children   []*Node
+	continued  bool // a response lies below
+	duplicates int
+}
+
+// A context is what all conversations of a subtree share.
+type context struct {
+	tools  []canon.ToolSpec
+	kwargs canon.Value
+}
+
+// A Forest is the tree of one Session. It is not safe for concurrent use.
+type Forest struct {
+	session string
+	root    *Node
+	// nodes finds nodes by state, oldest first. Different conversations may share a state.
+	nodes     map[canon.State][]*Node
+	responses []*Node
+	count     int
+	// mask cuts states; tests narrow it to make states collide.
+	mask canon.State
+
+	sampled, duplicates, duplicateTokens int
+
+	hits []hit // scratch of Match
+}
+
+// New returns an empty forest for a Session.
+func New(sessionID string) *Forest {
+	return &Forest{
+		session: sessionID,
+		root:    &Node{kind: Root},
+		nodes:   map[canon.State][]*Node{},
+		mask:    ^canon.State(0),
+	}
+}
+
+// Root is the node of the empty conversation.
+func (f *Forest) Root() *Node { return f.root }
+
+// A Match says what a request continues.
+type Match struct {
+	// Parent is the response the request extends, or the root.
+	Parent *Node
+	// From is the index of the request's first message that is new below Parent.
+	From int
+	// Observation is the node that holds exactly the new messages already, nil if there is
+	// none: then they must be encoded and attached.
+	Observation *Node
+
+	state canon.State
+}
+
+// A hit is a prefix of a request whose state some node has.
+type hit struct {
+	end   int
+	state canon.State
+}
+
+// Match finds the longest committed conversation that the request extends. Only responses and
+// the root can be extended. It costs one pass over the messages; of equal states the newest
+// wins. Attach takes the result even if the forest has grown since.
+func (f *Forest) Match(req *canon.Request) Match {
+	s := canon.RootState(req.Tools, req.Kwargs) & f.mask
+	f.hits = f.hits[:0]
+	for i, message := range req.Messages {
+		s = s.Next(message) & f.mask
+		if message.Role != canon.Assistant {
+			continue
+		}
+		if len(f.nodes[s]) > 0 {
+			f.hits = append(f.hits, hit{i + 1, s})
+		}
+	}
+	m := Match{Parent: f.root, state: s}
+	for i := len(f.hits) - 1; i >= 0 && m.Parent == f.root; i-- {
+		if n := f.lookup(f.hits[i].state, Response, req, f.hits[i].end); n != nil {
+			m.Parent, m.From = n, f.hits[i].end
+		}
+	}
+	m.Observation = f.observation(m, req)
+	return m
+}
+
+// lookup returns the newest node of a kind that holds the first n messages of the request.
+func (f *Forest) lookup(s canon.State, kind Kind, req *canon.Request, n int) *Node {
+	bucket := f.nodes[s]
+	for i := len(bucket) - 1; i >= 0; i-- {
+		if node := bucket[i]; node.kind == kind && node.end() == n && node.holds(req) {
+			return node
+		}
+	}
+	return nil
+}
+
+// observation returns the observation below m.Parent with the same new messages.
+func (f *Forest) observation(m Match, req *canon.Request) *Node {
+	for _, n := range f.nodes[m.state] {
+		if n.kind == Observation && n.parent == m.Parent && n.end() == len(req.Messages) && n.holds(req) {
+			return n
+		}
+	}
+	return nil
+}
+
+// end is the number of messages down to and with the node.
+func (n *Node) end() int { return n.before + len(n.messages) }
+
+// holds reports whether the conversation down to n is a prefix of the request, message by
+// message and with the same tools and template arguments.
+func (n *Node) holds(req *canon.Request) bool {
+	if n.end() > len(req.Messages) {
+		return false
+	}
+	if n.top != nil && !n.top.context.same(req) {
+		return false
+	}
+	for ; n.kind != Root; n = n.parent {
+		for i, m := range n.messages {
+			if !m.Equal(req.Messages[n.before+i]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (c *context) same(req *canon.Request) bool {
+	return canon.EqualTools(c.tools, req.Tools) && c.kwargs.Equal(req.Kwargs)
+}
+
+// Attach adds the observation of a matched request: body are the ids of the new messages,
+// prompt the ids of the generation prompt that follows them. The forest keeps both slices. If
+// the same observation was attached meanwhile, that one is returned.
+func (f *Forest) Attach(m Match, body, prompt []int32, req *canon.Request) *Node {
+	if n := f.observation(m, req); n != nil {
+		return n
+	}
+	n := &Node{
+		kind:     Observation,
+		state:    m.state,
+		messages: slices.Clone(req.Messages[m.From:]),
+		body:     exact(body),
+		prompt:   exact(prompt),
+	}
+	if m.Parent.kind == Root {
+		n.top = n
+		n.context = &context{tools: req.Tools, kwargs: req.Kwargs}
+	}
+	f.add(m.Parent, n, len(body)+len(prompt))
+	return n
+}
+
+// Commit adds a finished generation below the observation it answers. The forest keeps the
+// slices of g. A generation whose message and ids are those of an earlier one of the same
+// observation is counted as a duplicate and the earlier node returned; equal text from
+// other ids is a node of its own.
+func (f *Forest) Commit(obs *Node, g Generation) (*Node, error) {
+	if err := g.check(obs); err != nil {
+		return nil, fmt.Errorf("forest: session %s: request %q: %w", f.session, g.RequestID, err)
+	}
+	f.sampled += len(g.IDs)
+	if g.Message.Hash() == 0 {
+		g.Message = canon.NewMessage(*g.Message)
+	}
+	state := obs.state.Next(g.Message) & f.mask
+	for _, n := range obs.children {
+		if n.state == state && slices.Equal(n.generation.IDs, g.IDs) && n.messages[0].Equal(g.Message) {
+			n.duplicates++
+			f.duplicates++
+			f.duplicateTokens += len(g.IDs)
+			return n, nil
+		}
+	}
+	g.IDs, g.Logprobs = exact(g.IDs), exact(g.Logprobs)
+	g.Spans = slices.Clip(g.Spans)
+	n := &Node{
+		kind:       Response,
+		state:      state,
+		messages:   []*canon.Message{g.Message},
+		generation: &g,
+		responses:  1,
+	}
+	f.add(obs, n, len(g.IDs))
+	f.responses = append(f.responses, n)
+	for above := obs; above != nil && !above.continued; above = above.parent {
+		above.continued = true
+	}
+	return n, nil
+}
+
+// add links a new node and fills what follows from its place.
+func (f *Forest) add(parent, n *Node, tokens int) {
+	f.count++
+	n.id = f.count
+	n.parent = parent
+	if n.top == nil {
+		n.top = parent.top
+	}
+	n.before = parent.end()
+	n.responses += parent.responses
+	n.length = parent.length + tokens
+	parent.children = append(parent.children, n)
+	f.nodes[n.state] = append(f.nodes[n.state], n)
+}
+
+func (g *Generation) check(obs *Node) error {
+	if obs == nil || obs.kind != Observation {
+		return fmt.Errorf("a generation can only answer an observation")
+	}
+	if g.Message == nil || g.Message.Role != canon.Assistant {
+		return fmt.Errorf("a generation needs an assistant message")
+	}
+	if len(g.IDs) != len(g.Logprobs) {
+		return fmt.Errorf("%d token ids but %d logprobs; the backend must give one for each", len(g.IDs), len(g.Logprobs))
+	}
+	for i, s := range g.Spans {
+		if i == 0 && s.Start != 0 || i > 0 && s.Start <= g.Spans[i-1].Start || s.Start > len(g.IDs) {
+			return fmt.Errorf("weight version span %d starts at token %d of %d; starts must rise from 0",
+				i, s.Start, len(g.IDs))
+		}
+	}
+	return nil
+}
+
+// exact returns s without much unused room, so that a token costs no more than its 4 bytes,
+// and never nil.
+func exact[T int32 | float32](s []T) []T {
+	if s != nil && cap(s)-len(s) <= len(s)/16 {
+		return s
+	}
+	return append(make([]T, 0, len(s)), s...)
+}

@@ -1,0 +1,95 @@
+package forest
+
+import "github.com/relax-rollout/relax-rollout/relax/internal/canon"
+
+// ID numbers the nodes of a forest from 1 in the order they came; the root's is 0.
+func (n *Node) ID() int { return n.id }
+
+// Kind says what the node holds.
+func (n *Node) Kind() Kind { return n.kind }
+
+// Parent is the node above, nil for the root.
+func (n *Node) Parent() *Node { return n.parent }
+
+// State is the conversation state down to and with the node.
+func (n *Node) State() canon.State { return n.state }
+
+// Messages are the node's own messages: new ones of an observation, the one of a response.
+// They must not be changed.
+func (n *Node) Messages() []*canon.Message { return n.messages }
+
+// End is the number of messages down to and with the node.
+func (n *Node) End() int { return n.end() }
+
+// Tools are the tools of the node's subtree, nil for the root.
+func (n *Node) Tools() []canon.ToolSpec {
+	if n.top == nil {
+		return nil
+	}
+	return n.top.context.tools
+}
+
+// Kwargs are the template arguments of the node's subtree, an empty object for the root.
+func (n *Node) Kwargs() canon.Value {
+	if n.top == nil {
+		return canon.ObjectOf()
+	}
+	return n.top.context.kwargs
+}
+
+// Body are the ids of an observation's messages, nil for other kinds.
+func (n *Node) Body() []int32 { return n.body }
+
+// Prompt are the ids of an observation's generation prompt, nil for other kinds.
+func (n *Node) Prompt() []int32 { return n.prompt }
+
+// Generation is what a response holds, nil for other kinds. It must not be changed.
+func (n *Node) Generation() *Generation { return n.generation }
+
+// Responses counts the responses of the lineage with the node.
+func (n *Node) Responses() int { return n.responses }
+
+// Duplicates counts the generations that were equal to this one in message and ids. Only the
+// forest's owner may call it.
+func (n *Node) Duplicates() int { return n.duplicates }
+
+// Len is the number of tokens of the lineage with the node, generation prompt included.
+func (n *Node) Len() int { return n.length }
+
+// Prefix appends the token segments from the root down to and with the node to dst, without
+// copying tokens. The segments must not be changed. The generation prompt of an inner
+// observation belongs to the stream: the model saw it before its response.
+func (n *Node) Prefix(dst [][]int32) [][]int32 {
+	if n.parent != nil {
+		dst = n.parent.Prefix(dst)
+	}
+	for _, tokens := range [...][]int32{n.body, n.prompt} {
+		if len(tokens) > 0 {
+			dst = append(dst, tokens)
+		}
+	}
+	if n.generation != nil && len(n.generation.IDs) > 0 {
+		dst = append(dst, n.generation.IDs)
+	}
+	return dst
+}
+
+// History appends the messages from the root down to and with the node to dst.
+func (n *Node) History(dst []*canon.Message) []*canon.Message {
+	if n.parent != nil {
+		dst = n.parent.History(dst)
+	}
+	return append(dst, n.messages...)
+}
+
+// lineage returns the nodes from the first below the root down to n.
+func (n *Node) lineage() []*Node {
+	var path []*Node
+	for ; n.kind != Root; n = n.parent {
+		path = append(path, n)
+	}
+	for i, j := 0, len(path)-1; i < j; i, j = i+1, j-1 {
+		path[i], path[j] = path[j], path[i]
+	}
+	return path
+}

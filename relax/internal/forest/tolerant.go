@@ -1,0 +1,84 @@
+package forest
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+)
+
+// Tolerate serves the match policy "tolerant": clients that drop reasoning_content or trim
+// white space at the end of an answer still continue it. It returns the request with the
+// recorded turn in place of each such replay, up to the longest recorded conversation, and
+// the number of messages replaced; 0 and the same request if there is nothing to replace. The
+// result is then matched, attached and exported like any request.
+func (f *Forest) Tolerate(req *canon.Request) (*canon.Request, int) {
+	var best tolerated
+	for _, child := range f.root.children {
+		if child.context.same(req) {
+			best = best.better(child.tolerate(req, 0))
+		}
+	}
+	if best.replaced == 0 {
+		return req, 0
+	}
+	stored := *req
+	stored.Messages = slices.Concat(best.node.History(nil), req.Messages[best.node.end():])
+	return &stored, best.replaced
+}
+
+// A tolerated is a response whose conversation a request replays but for replaced messages.
+type tolerated struct {
+	node     *Node
+	replaced int
+}
+
+// better is the longer conversation, of equal ones that with less to replace, then the newer.
+func (t tolerated) better(o tolerated) tolerated {
+	switch {
+	case o.node == nil:
+		return t
+	case t.node == nil || o.node.end() > t.node.end():
+		return o
+	case o.node.end() < t.node.end() || o.replaced > t.replaced:
+		return t
+	case o.replaced < t.replaced || o.node.id > t.node.id:
+		return o
+	}
+	return t
+}
+
+// tolerate walks down from n as far as the request follows.
+func (n *Node) tolerate(req *canon.Request, replaced int) tolerated {
+	if n.end() > len(req.Messages) {
+		return tolerated{}
+	}
+	for i, m := range n.messages {
+		sent := req.Messages[n.before+i]
+		if m.Equal(sent) {
+			continue
+		}
+		if n.kind != Response || !sameTurn(m, sent) {
+			return tolerated{}
+		}
+		replaced++
+	}
+	var best tolerated
+	if n.kind == Response {
+		best = tolerated{n, replaced}
+	}
+	for _, child := range n.children {
+		best = best.better(child.tolerate(req, replaced))
+	}
+	return best
+}
+
+// sameTurn reports whether sent is the recorded turn but for missing reasoning or white space
+// at the content's end.
+func sameTurn(recorded, sent *canon.Message) bool {
+	const space = " \t\r\n"
+	return sent.Role == canon.Assistant &&
+		(sent.Reasoning == "" || sent.Reasoning == recorded.Reasoning) &&
+		strings.TrimRight(sent.Content, space) == strings.TrimRight(recorded.Content, space) &&
+		slices.Equal(sent.ToolCalls, recorded.ToolCalls)
+}

@@ -1,0 +1,460 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+)
+
+const hi = `"messages":[{"role":"user","content":"hi"}]`
+
+// parseMessages reads a list of messages as a Chat request.
+func parseMessages(t *testing.T, messages string) []*canon.Message {
+	t.Helper()
+	req, e := ParseChat([]byte(`{"messages":`+messages+`}`), canon.NewCache(0))
+	if e != nil {
+		t.Fatalf("%s: %v", messages, e)
+	}
+	return req.Messages
+}
+
+// canonicalText is the messages as one canonical JSON line.
+func canonicalText(messages []*canon.Message) string {
+	var lines []string
+	for _, m := range messages {
+		lines = append(lines, string(m.AppendCanonical(nil)))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestChatMessages(t *testing.T) {
+	tests := []struct{ name, in, want string }{
+		{"string", `[{"role":"user","content":"hi"}]`, `{"content":"hi","role":"user"}`},
+		{"text list collapses", `[{"role":"user","content":[{"type":"text","text":"a","cache_control":{}},{"type":"text","text":"b"}]}]`,
+			`{"content":"ab","role":"user"}`},
+		{"part without type", `[{"role":"user","content":[{"text":"a"}]}]`, `{"content":"a","role":"user"}`},
+		{"extra keys are dropped", `[{"name":"n","role":"user","content":"a","refusal":null,"audio":null,"tool_calls":3}]`, `{"content":"a","role":"user"}`},
+		{"developer is system", `[{"role":"developer","content":"d"},{"role":"user","content":"a"}]`,
+			`{"content":"d","role":"system"}` + "\n" + `{"content":"a","role":"user"}`},
+		{"leading systems merge", `[{"role":"system","content":"a"},{"role":"developer","content":[{"type":"text","text":"b"}]},{"role":"user","content":"u"}]`,
+			`{"content":"a\n\nb","role":"system"}` + "\n" + `{"content":"u","role":"user"}`},
+		{"a later system stays", `[{"role":"system","content":"a"},{"role":"user","content":"u"},{"role":"system","content":"b"}]`,
+			`{"content":"a","role":"system"}` + "\n" + `{"content":"u","role":"user"}` + "\n" + `{"content":"b","role":"system"}`},
+		{"tool", `[{"role":"tool","tool_call_id":"c1","content":""}]`, `{"content":"","role":"tool","tool_call_id":"c1"}`},
+		{"tool without id", `[{"role":"tool","content":"x"}]`, `{"content":"x","role":"tool"}`},
+		{"assistant null content with a call", `[{"role":"assistant","content":null,"tool_calls":[{"id":"c","index":0,"type":"x","function":{"name":"f","arguments":"{\"b\": 2.0, \"a\":1}","parsed_arguments":{}}}]}]`,
+			`{"content":"","role":"assistant","tool_calls":[{"function":{"arguments":"{\"a\":1,\"b\":2}","name":"f"},"id":"c","type":"function"}]}`},
+		{"assistant absent content with reasoning", `[{"role":"assistant","reasoning_content":"r"}]`, `{"content":"","reasoning_content":"r","role":"assistant"}`},
+		{"reasoning under its other name", `[{"role":"assistant","content":"a","reasoning":"r"}]`, `{"content":"a","reasoning_content":"r","role":"assistant"}`},
+		{"empty reasoning, no calls", `[{"role":"assistant","content":"a","reasoning_content":"","tool_calls":[]}]`, `{"content":"a","role":"assistant"}`},
+		{"reasoning on another role is kept", `[{"role":"user","content":"a","reasoning_content":"r"}]`, `{"content":"a","reasoning_content":"r","role":"user"}`},
+		{"an empty assistant turn", `[{"role":"assistant","content":""}]`, `{"content":"","role":"assistant"}`},
+		{"call without id and name", `[{"role":"assistant","tool_calls":[{"id":null,"function":{"arguments":{}}}]}]`,
+			`{"content":"","role":"assistant","tool_calls":[{"function":{"arguments":"{}"},"type":"function"}]}`},
+		{"tool_call_id elsewhere is dropped", `[{"role":"user","content":"a","tool_call_id":7}]`, `{"content":"a","role":"user"}`},
+		{"last duplicate key wins", `[{"role":"user","content":"a","content":"b"}]`, `{"content":"b","role":"user"}`},
+		{"spacing", " [ { \"role\" : \"user\" ,\n\"content\":\t\"a\" } ] ", `{"content":"a","role":"user"}`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := canonicalText(parseMessages(t, tt.in)); got != tt.want {
+				t.Errorf("\n got %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestChatRefuses(t *testing.T) {
+	call := func(c string) string { return `{"messages":[{"role":"assistant","tool_calls":[` + c + `]}]}` }
+	message := func(m string) string { return `{"messages":[{"role":"user","content":"x"},` + m + `]}` }
+	tests := []struct{ body, param, text string }{
+		{``, "body", "empty"},
+		{`[]`, "body", "must be a JSON object, not list"},
+		{`{`, "body", "invalid JSON"},
+		{`{` + hi + `}x`, "body", "invalid JSON"},
+		{`{` + hi + `,"user":"\ud800"}`, "body", "lone surrogate"},
+		{`{` + hi + `,"metadata":{"a":nope}}`, "body", "metadata"},
+		{`{"messages":[{"role":"user","content":"` + "\xff" + `"}]}`, "body", "UTF-8"},
+		{`{"messages":[{"role":"user","content":"\ud800"}]}`, "body", "messages[0]"},
+		{`{}`, "messages", "zero supported messages"},
+		{`{"messages":null}`, "messages", "zero supported messages"},
+		{`{"messages":[]}`, "messages", "zero supported messages"},
+		{`{"messages":"hi"}`, "messages", "messages must be list, not str"},
+		{`{"messages":[3]}`, "messages", "messages[0] must be dict, not int"},
+		{message(`{"content":"a"}`), "messages", "messages[1].role is missing"},
+		{message(`{"role":1.0,"content":"a"}`), "messages", "messages[1].role must be str, not float"},
+		{message(`{"role":"function","content":"a"}`), "messages", "assistant, developer, system, tool, user"},
+		{message(`{"role":"user"}`), "messages", "messages[1].content is missing"},
+		{message(`{"role":"user","content":null}`), "messages", "must not be null"},
+		{message(`{"role":"user","content":""}`), "messages", "must not be empty"},
+		{message(`{"role":"system","content":""}`), "messages", "must not be empty"},
+		{message(`{"role":"tool","content":null}`), "messages", "must not be null"},
+		{message(`{"role":"assistant"}`), "messages", "content is missing"},
+		{message(`{"role":"assistant","content":[],"reasoning_content":"r"}`), "messages", "empty list"},
+		{message(`{"role":"user","content":3}`), "messages", "must be str, list or null, not int"},
+		{message(`{"role":"user","content":["a"]}`), "messages", "messages[1].content[0] must be dict, not str"},
+		{message(`{"role":"user","content":[{"type":"text","text":""}]}`), "messages", "messages[1].content[0].text must not be empty"},
+		{message(`{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}`), "messages", "images are not supported yet"},
+		{message(`{"role":"user","content":[{"type":"input_audio"}]}`), "messages", `"input_audio" has no text`},
+		{message(`{"role":"tool","content":"a","tool_call_id":""}`), "messages", "messages[1].tool_call_id"},
+		{message(`{"role":"user","content":"a","reasoning_content":[]}`), "messages", "messages[1].reasoning_content must be str or null, not list"},
+		{message(`{"role":"assistant","content":"a","tool_calls":{}}`), "messages", "messages[1].tool_calls must be list or null, not dict"},
+		{call(`1`), "messages", "messages[0].tool_calls[0] must be dict, not int"},
+		{call(`{"id":""}`), "messages", "messages[0].tool_calls[0].id must be"},
+		{call(`{"id":"a"}`), "messages", "messages[0].tool_calls[0].function must be dict, not NoneType"},
+		{call(`{"function":{"name":1,"arguments":"{}"}}`), "messages", "function.name must be str or null, not int"},
+		{call(`{"function":{"name":"f"}}`), "messages", "missing or null"},
+		{call(`{"function":{"name":"f","arguments":"{\"a\":1,\"a\":2}"}}`), "messages", "repeated"},
+		{call(`{"function":{"name":"f","arguments":"[]"}}`), "messages", "not list"},
+		{call(`{"function":{"name":"f","arguments":""}}`), "messages", "messages[0].tool_calls[0].function: arguments must be"},
+		{`{` + hi + `,"tools":{}}`, "messages", "tools must be list or null, not dict"},
+		{`{` + hi + `,"tools":[1]}`, "messages", "tools[0] must be dict, not int"},
+		{`{` + hi + `,"tools":[{"type":"function","function":{}}]}`, "messages", "tools[0].function.name must be str, not NoneType"},
+		{`{` + hi + `,"tools":[{"type":"function","function":{"name":"f","description":1}}]}`, "messages", "description must be str or null"},
+		{`{` + hi + `,"chat_template_kwargs":{"tools":1,"tokenize":1,"x":1}}`, "chat_template_kwargs", "tokenize, tools"},
+		{`{` + hi + `,"chat_template_kwargs":7}`, "chat_template_kwargs", "must be dict or null, not int"},
+		{`{` + hi + `,"logprobs":1}`, "logprobs", "must be bool or null, not int"},
+		{`{` + hi + `,"max_completion_tokens":true}`, "max_completion_tokens", "not bool"},
+		{`{` + hi + `,"max_completion_tokens":0}`, "max_completion_tokens", "positive"},
+		{`{` + hi + `,"max_tokens":1.0}`, "max_tokens", "not float"},
+		{`{` + hi + `,"max_tokens":-3}`, "max_tokens", "positive"},
+		{`{` + hi + `,"stop":3}`, "stop", "not int"},
+		{`{` + hi + `,"stop":["a",null]}`, "stop", "stop[1]"},
+		{`{` + hi + `,"seed":"12"}`, "seed", `"12"`},
+		{`{` + hi + `,"seed":1.5}`, "seed", "float"},
+		{`{` + hi + `,"stream":"false"}`, "stream", "must be bool or null, not str"},
+		{`{` + hi + `,"stream":1}`, "stream", "must be bool or null, not int"},
+		// The order of checks is the reference's.
+		{`{"messages":[],"tools":3,"stop":3,"logprobs":3,"chat_template_kwargs":{"tools":1}}`, "chat_template_kwargs", "tools"},
+		{`{"messages":[],"stop":3,"logprobs":3}`, "logprobs", "bool"},
+		{`{"messages":[3],"stop":3}`, "stop", "stop"},
+	}
+	for _, tt := range tests {
+		req, e := ParseChat([]byte(tt.body), canon.NewCache(0))
+		if e == nil {
+			t.Errorf("%s: accepted as %s", tt.body, canonicalText(req.Messages))
+			continue
+		}
+		if e.Status != 400 || e.Type != "invalid_request_error" || e.Code != "invalid_request_error" || e.Retry != nil {
+			t.Errorf("%s: got %+v", tt.body, e)
+		}
+		if e.Param != tt.param || !strings.Contains(e.Message, tt.text) {
+			t.Errorf("%s: got param %s, %q; want %s, …%s…", tt.body, e.Param, e.Message, tt.param, tt.text)
+		}
+	}
+}
+
+func TestChatSettings(t *testing.T) {
+	body := `{"model":"m",` + hi + `,"max_tokens":5,"max_completion_tokens":7,"stop":"x","seed":-3,"logprobs":true,"stream":true,
+		"temperature":0.5,"top_p":1,"n":2,"user":null,"stream_options":{},"top_p":0.9,
+		"chat_template_kwargs":{"z":1,"a":{"d":1,"c":2}},
+		"tools":[{"type":"function","function":{"parameters":{"b":1,"a":2},"strict":true,"name":"f","description":"d"}},
+			{"type":"web_search"},{"function":{"name":"g"}},{"type":"function","function":{"name":"h","description":null}}]}`
+	req, e := ParseChat([]byte("\xef\xbb\xbf"+body), nil)
+	if e != nil {
+		t.Fatal(e)
+	}
+	if req.Model != "m" || req.MaxTokens != 7 || !reflect.DeepEqual(req.Stop, []string{"x"}) || *req.Seed != -3 || !req.Logprobs || !req.Stream {
+		t.Errorf("got %+v", req)
+	}
+	if want := []string{"n", "stream_options", "temperature", "top_p"}; !reflect.DeepEqual(req.Ignored, want) {
+		t.Errorf("ignored %v, want %v", req.Ignored, want)
+	}
+	if got := string(req.Kwargs.AppendCompact(nil)); got != `{"a":{"c":2,"d":1},"z":1}` {
+		t.Errorf("kwargs %s", got)
+	}
+	if len(req.Tools) != 2 || req.Tools[0].Name != "f" || *req.Tools[0].Description != "d" || req.Tools[1].Description != nil {
+		t.Fatalf("tools %+v", req.Tools)
+	}
+	if got := string(req.Tools[0].Value().AppendTemplate(nil)); got !=
+		`{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": 2}, "description": "d"}}` {
+		t.Errorf("tool prints as %s", got)
+	}
+	if !req.Tools[1].Parameters.IsNull() {
+		t.Errorf("missing parameters became %v", req.Tools[1].Parameters)
+	}
+
+	plain, e := ParseChat([]byte(`{`+hi+`,"max_tokens":99999999999999999999,"stop":["a","b"],"stream":false,"chat_template_kwargs":[],"model":3,"tools":null,"seed":null}`), nil)
+	if e != nil {
+		t.Fatal(e)
+	}
+	if plain.MaxTokens != math.MaxInt || len(plain.Stop) != 2 || plain.Stream || plain.Logprobs || plain.Seed != nil || len(plain.Tools) != 0 {
+		t.Errorf("got %+v", plain)
+	}
+	if plain.Kwargs.Kind() != canon.Object || !reflect.DeepEqual(plain.Ignored, []string{"model"}) {
+		t.Errorf("kwargs %v, ignored %v", plain.Kwargs, plain.Ignored)
+	}
+}
+
+func TestChatKeepsNothingOfTheBody(t *testing.T) {
+	body := []byte(`{"model":"model","messages":[{"role":"user","content":"some text"}],"stop":"stop","unknown":1,
+		"tools":[{"type":"function","function":{"name":"name","description":"about","parameters":{"k":"v"}}}],"chat_template_kwargs":{"key":"value"}}`)
+	for _, cache := range []*canon.Cache{nil, canon.NewCache(0)} {
+		b := append([]byte(nil), body...)
+		req, e := ParseChat(b, cache)
+		if e != nil {
+			t.Fatal(e)
+		}
+		before := fmt.Sprintf("%s %v %s %s", canonicalText(req.Messages), req.Stop, req.Tools[0].AppendCanonical(nil), req.Kwargs.AppendCompact(nil)) + req.Model + req.Ignored[0]
+		for i := range b {
+			b[i] = 'X'
+		}
+		after := fmt.Sprintf("%s %v %s %s", canonicalText(req.Messages), req.Stop, req.Tools[0].AppendCanonical(nil), req.Kwargs.AppendCompact(nil)) + req.Model + req.Ignored[0]
+		if before != after {
+			t.Errorf("reusing the body's buffer changed the request to %s", after)
+		}
+	}
+}
+
+func TestChatReplaySharesMessages(t *testing.T) {
+	cache := canon.NewCache(0)
+	first, _ := ParseChat([]byte(`{"messages":[{"role":"system","content":"a"},{"role":"system","content":"b"},{"role":"user","content":"u"}]}`), cache)
+	second, _ := ParseChat([]byte(`{"messages":[{"role":"system","content":"a"},{"role":"system","content":"b"},{"role":"user","content":"u"},{"role":"assistant","content":"x"}]}`), cache)
+	for i, m := range first.Messages {
+		if m != second.Messages[i] {
+			t.Errorf("message %d was built again", i)
+		}
+	}
+}
+
+func TestParseRecord(t *testing.T) {
+	req, err := ParseRecord([]byte(` [{"role":"user","content":"u"},{"role":"assistant","content":"a"}] `), []byte(` null`), []byte(`{"b":1,"a":2}`))
+	if err != nil || len(req.Messages) != 2 || string(req.Kwargs.AppendCompact(nil)) != `{"a":2,"b":1}` {
+		t.Fatalf("got %+v, %v", req, err)
+	}
+	if req, err := ParseRecord([]byte(`[{"role":"user","content":"u"}]`), nil, nil); err != nil || req.Kwargs.Kind() != canon.Object {
+		t.Errorf("got %+v, %v", req, err)
+	}
+	for _, tt := range [][4]string{
+		{`[{"role":"user","content":""}]`, ``, ``, "export record: messages[0].content"},
+		{`[]`, ``, ``, "export record: messages projected"},
+		{`[{"role":"user","content":"u"}]`, `[1]`, ``, "export record: tools[0]"},
+		{`[{"role":"user","content":"u"}]`, ``, `[1]`, "export record: chat_template_kwargs"},
+		{`[{"role":"user","content":"u"}]`, ``, `{`, "export record: chat_template_kwargs"},
+		{`{`, ``, ``, "export record: messages"},
+	} {
+		if _, err := ParseRecord([]byte(tt[0]), []byte(tt[1]), []byte(tt[2])); err == nil || !strings.HasPrefix(err.Error(), tt[3]) {
+			t.Errorf("%v: got %v", tt, err)
+		}
+	}
+}
+
+func sample() *Completion {
+	return &Completion{
+		ID: "chatcmpl_1", Created: 17, Model: "m<&>\u2028", FinishReason: FinishToolCalls,
+		PromptTokens: 10, CompletionTokens: 3, CachedTokens: 4,
+		Message: canon.NewMessage(canon.Message{Role: canon.Assistant, Reasoning: "think\u2028", Content: "a\n\u0085\u2029é",
+			ToolCalls: []canon.ToolCall{{ID: "c0", Name: "f", Arguments: `{"a":1}`}, {ID: "c1", Name: "g", Arguments: `{}`}}}),
+		Logprobs: []TokenLogprob{{"a\n", -0.25}, {"é", float32(math.Inf(-1))}},
+	}
+}
+
+func TestAppendChat(t *testing.T) {
+	got := string(AppendChat(nil, sample()))
+	want := `{"id":"chatcmpl_1","object":"chat.completion","created":17,"model":"m<&>` + "\u2028" + `","choices":[{"index":0,` +
+		`"message":{"role":"assistant","content":"a\n` + "\u0085\u2029" + `é","reasoning_content":"think` + "\u2028" + `","tool_calls":[` +
+		`{"id":"c0","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}},` +
+		`{"id":"c1","type":"function","function":{"name":"g","arguments":"{}"}}]},` +
+		`"logprobs":{"content":[{"token":"a\n","logprob":-0.25,"bytes":[97,10],"top_logprobs":[]},` +
+		`{"token":"é","logprob":-9999,"bytes":[195,169],"top_logprobs":[]}]},"finish_reason":"tool_calls"}],` +
+		`"usage":{"prompt_tokens":10,"completion_tokens":3,"total_tokens":13,"prompt_tokens_details":{"cached_tokens":4}}}`
+	if got != want {
+		t.Errorf("\n got %s\nwant %s", got, want)
+	}
+	plain := &Completion{ID: "i", FinishReason: FinishStop, Message: canon.NewMessage(canon.Message{Role: canon.Assistant})}
+	if got := string(AppendChat(nil, plain)); !strings.Contains(got, `"model":null`) ||
+		!strings.Contains(got, `"message":{"role":"assistant","content":""},"logprobs":null,"finish_reason":"stop"`) {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestAppendChatStream(t *testing.T) {
+	got := string(AppendChatStream(nil, sample()))
+	if strings.ContainsAny(got, "\u0085\u2028\u2029") {
+		t.Error("the frame holds characters some clients take for line ends")
+	}
+	frames := strings.Split(got, "\n\n")
+	if len(frames) != 3 || frames[1] != "data: [DONE]" || frames[2] != "" {
+		t.Fatalf("frames %q", frames)
+	}
+	var chunk struct {
+		Object  string
+		Choices []struct {
+			Delta struct {
+				Content, Reasoning_content string
+				Tool_calls                 []struct {
+					Index *int
+					ID    string
+				}
+			}
+			Finish_reason string
+		}
+		Usage struct{ Total_tokens int }
+	}
+	if err := json.Unmarshal([]byte(strings.TrimPrefix(frames[0], "data: ")), &chunk); err != nil {
+		t.Fatal(err)
+	}
+	c := chunk.Choices[0]
+	if chunk.Object != "chat.completion.chunk" || chunk.Usage.Total_tokens != 13 || c.Finish_reason != "tool_calls" ||
+		c.Delta.Content != "a\n\u0085\u2029é" || c.Delta.Reasoning_content != "think\u2028" ||
+		len(c.Delta.Tool_calls) != 2 || *c.Delta.Tool_calls[1].Index != 1 {
+		t.Errorf("got %+v", chunk)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	tests := []struct {
+		e       *Error
+		status  int
+		noRetry bool
+		want    string
+	}{
+		{Invalid("stop", "bad %q", "x"), 400, false, `{"error":{"message":"bad \"x\"","type":"invalid_request_error","param":"stop","code":"invalid_request_error"}}`},
+		{Unauthorized("no header"), 401, false, `{"error":{"message":"no header","type":"authentication_error","param":null,"code":"authentication_error"}}`},
+		{Internal("boom"), 500, true, `{"error":{"message":"boom","type":"internal_error","param":null,"code":"internal_error"}}`},
+		{Unavailable("busy", "later"), 503, false, `{"error":{"message":"later","type":"service_unavailable_error","param":null,"code":"busy"}}`},
+	}
+	for _, tt := range tests {
+		if got := string(AppendChatError(nil, tt.e)); got != tt.want {
+			t.Errorf("\n got %s\nwant %s", got, tt.want)
+		}
+		if tt.e.Status != tt.status || (tt.e.Retry != nil) != tt.noRetry || tt.noRetry && *tt.e.Retry {
+			t.Errorf("%v: status or retry wrong: %+v", tt.e, tt.e)
+		}
+	}
+	if e := ContextLength(4096, 5000); e.Code != "context_length_exceeded" || e.Param != "messages" || e.Status != 400 ||
+		!strings.Contains(e.Message, "maximum context length is 4096 tokens") {
+		t.Errorf("got %+v", e)
+	}
+	if e := SessionDiscarded(); e.Status != 404 || e.Code != "session_discarded" || e.Type != "not_found_error" || e.Param != "session_id" || e.Retry == nil || *e.Retry {
+		t.Errorf("got %+v", e)
+	}
+	if e := BodyTooLarge(5); e.Status != 413 {
+		t.Errorf("got %+v", e)
+	}
+	if e := Disconnected(); e.Status != 499 || e.Code != "client_disconnect" || e.Type != "client_disconnect" {
+		t.Errorf("got %+v", e)
+	}
+	if got := string(AppendChatStreamError(nil, Internal("x"))); got !=
+		"data: {\"error\":{\"message\":\"x\",\"type\":\"internal_error\",\"param\":null,\"code\":\"internal_error\"}}\n\ndata: [DONE]\n\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// randomText draws from pieces that are awkward in JSON, UTF-8 and SSE.
+func randomText(r *rand.Rand) string {
+	pieces := []string{"a", " ", "\n", "\"", "\\", "\t", "\x00", "\x1f", "\x7f", "é", "中", "😀", "\u2028", "\u0085", "<|im_end|>", "{\"a\":1}", "\xff", "\uFFFD", "data: "}
+	var b strings.Builder
+	for range r.IntN(6) {
+		b.WriteString(pieces[r.IntN(len(pieces))])
+	}
+	return b.String()
+}
+
+func randomMessage(r *rand.Rand) *canon.Message {
+	m := canon.Message{Role: canon.Assistant, Content: randomText(r), Reasoning: randomText(r)}
+	for i := range r.IntN(3) {
+		arguments, err := canon.CanonicalArguments(canon.ObjectOf(
+			canon.Member{Key: "z", Value: canon.FloatValue(float64(r.IntN(4)) / 2)},
+			canon.Member{Key: "a", Value: canon.StringValue(validText(randomText(r)))}))
+		if err != nil {
+			panic(err)
+		}
+		m.ToolCalls = append(m.ToolCalls, canon.ToolCall{ID: fmt.Sprint("call_", i), Name: "f", Arguments: arguments})
+	}
+	return canon.NewMessage(m)
+}
+
+// replay sends an object back as the second message of a request.
+func replay(t *testing.T, message map[string]any) *canon.Message {
+	t.Helper()
+	raw, err := json.Marshal(map[string]any{"messages": []any{map[string]any{"role": "user", "content": "u"}, message}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, e := ParseChat(raw, canon.NewCache(0))
+	if e != nil {
+		t.Fatalf("%s: %v", raw, e)
+	}
+	return req.Messages[1]
+}
+
+// What we answer, sent back as the SDKs dump it, must be the same message.
+func TestChatRoundTrip(t *testing.T) {
+	for seed := range uint64(400) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		m := randomMessage(r)
+		c := &Completion{ID: "x", Message: m, FinishReason: FinishStop}
+
+		var answer struct {
+			Choices []struct{ Message map[string]any }
+		}
+		if err := json.Unmarshal(AppendChat(nil, c), &answer); err != nil {
+			t.Fatal(err)
+		}
+		dumped := answer.Choices[0].Message
+		for _, key := range []string{"refusal", "annotations", "audio", "function_call", "tool_calls"} {
+			if _, ok := dumped[key]; !ok {
+				dumped[key] = nil
+			}
+		}
+		if got := replay(t, dumped); !got.Equal(m) {
+			t.Fatalf("seed %d: sent %s\ngot back %s", seed, m.AppendCanonical(nil), got.AppendCanonical(nil))
+		}
+		if m.Content == "" {
+			dumped["content"] = nil
+			if got := replay(t, dumped); !got.Equal(m) {
+				t.Fatalf("seed %d: null content is another message", seed)
+			}
+		}
+
+		var chunk struct {
+			Choices []struct{ Delta map[string]any }
+		}
+		data, _, _ := strings.Cut(strings.TrimPrefix(string(AppendChatStream(nil, c)), "data: "), "\n\n")
+		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
+			t.Fatal(err)
+		}
+		if got := replay(t, chunk.Choices[0].Delta); !got.Equal(m) {
+			t.Fatalf("seed %d: the stream's delta came back as %s", seed, got.AppendCanonical(nil))
+		}
+	}
+}
+
+func FuzzParseChat(f *testing.F) {
+	f.Add([]byte(`{` + hi + `,"tools":[{"type":"function","function":{"name":"f"}}],"stop":["a"]}`))
+	f.Add([]byte(`{"messages":[{"role":"assistant","tool_calls":[{"function":{"arguments":"{\"a\":1.0}"}}]}]}`))
+	f.Add([]byte(`{"messages":[{"role":"system","content":"a"},{"role":"developer","content":[{"type":"text","text":"b"}]}]}`))
+	f.Add([]byte(`{"messages":[}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		cache := canon.NewCache(0)
+		first, e := ParseChat(body, cache)
+		second, e2 := ParseChat(body, cache)
+		if (e == nil) != (e2 == nil) {
+			t.Fatalf("%q: %v, then %v", body, e, e2)
+		}
+		if e != nil {
+			if e.Status != 400 || e.Message == "" || !json.Valid(AppendChatError(nil, e)) {
+				t.Fatalf("%q: %+v", body, e)
+			}
+			return
+		}
+		if !json.Valid(body) && !strings.HasPrefix(string(body), "\xef\xbb\xbf") {
+			t.Fatalf("accepted invalid JSON %q", body)
+		}
+		for i, m := range first.Messages {
+			if m != second.Messages[i] {
+				t.Fatalf("%q: message %d was not recognised", body, i)
+			}
+		}
+		if canon.RootState(first.Tools, first.Kwargs) != canon.RootState(second.Tools, second.Kwargs) {
+			t.Fatalf("%q: the same bytes have two states", body)
+		}
+	})
+}

@@ -1,0 +1,118 @@
+// Package wire speaks the HTTP dialects: bytes of a request body to a canonical request, and
+// a completion to the bytes of an answer, an SSE stream or an error. One file a dialect; the
+// rules all of them share are in rules.go.
+//
+// What may enter: request bodies, completions, a message cache. What it never does: HTTP
+// itself, token ids, decide what a conversation continues.
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+)
+
+// A TokenLogprob is one generated token of an answer that was asked for logprobs.
+type TokenLogprob struct {
+	// Token is the token's text.
+	Token string
+	// Logprob is its natural log probability.
+	Logprob float32
+}
+
+// Finish reasons of a [Completion].
+const (
+	FinishStop      = "stop"
+	FinishLength    = "length"
+	FinishToolCalls = "tool_calls"
+)
+
+// A Completion is one finished turn, to be spelled in the client's dialect.
+type Completion struct {
+	// ID is the answer's id with the dialect's prefix, such as chatcmpl_….
+	ID string
+	// Created is the Unix time in seconds.
+	Created int64
+	// Model is echoed from the request.
+	Model   string
+	Message *canon.Message
+	// FinishReason is one of the Finish constants; each dialect maps it.
+	FinishReason string
+	// PromptTokens, CompletionTokens and CachedTokens count the turn's tokens; cached ones are
+	// part of the prompt.
+	PromptTokens, CompletionTokens, CachedTokens int
+	// Logprobs is nil unless the request asked for them.
+	Logprobs []TokenLogprob
+}
+
+// validText returns s with U+FFFD for each run of bytes that is not UTF-8.
+func validText(s string) string {
+	if utf8.ValidString(s) {
+		return s
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+var byteOrderMark = []byte("\xef\xbb\xbf")
+
+// objectBody checks that a body without byte order mark is a JSON object by its first byte and
+// walks its members with fn, see [canon.WalkMembers]. Errors are about the body.
+func objectBody(body []byte, fn func(key string, at int) (end int, err error)) *Error {
+	trimmed := bytes.TrimLeft(body, " \t\r\n")
+	if len(trimmed) == 0 {
+		return Invalid("body", "the request body is empty; expected a JSON object")
+	}
+	if trimmed[0] != '{' {
+		v, err := canon.ParseValue(body)
+		if err != nil {
+			return Invalid("body", "the request body is not JSON: %v", err)
+		}
+		return Invalid("body", "the request body must be a JSON object, not %s", v.TypeName())
+	}
+	err := canon.WalkMembers(body, fn)
+	if err == nil {
+		return nil
+	}
+	return asError(err, "body")
+}
+
+// asError returns the *Error inside err, or a 400 about param.
+func asError(err error, param string) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return Invalid(param, "%v", err)
+}
+
+// SSE frames all streams begin and wait with.
+const (
+	// Connected is the first frame of Chat and Responses streams.
+	Connected = ": connected\n\n"
+	// Heartbeat keeps Chat and Responses streams open while a turn is generated.
+	Heartbeat = ": heartbeat\n\n"
+	// doneFrame ends a Chat stream.
+	doneFrame = "data: [DONE]\n\n"
+)
+
+// appendFrame appends one SSE data frame whose data fill writes. Characters some clients take
+// for line ends although SSE does not are escaped: the JSON stays the same.
+func appendFrame(dst []byte, fill func(dst []byte) []byte) []byte {
+	dst = append(dst, "data: "...)
+	start := len(dst)
+	dst = fill(dst)
+	if data := dst[start:]; hasLooseLineEnd(data) {
+		dst = append(dst[:start], looseLineEnds.Replace(string(data))...)
+	}
+	return append(dst, "\n\n"...)
+}
+
+var looseLineEnds = strings.NewReplacer("\u0085", `\u0085`, "\u2028", `\u2028`, "\u2029", `\u2029`)
+
+func hasLooseLineEnd(data []byte) bool {
+	return bytes.Contains(data, []byte("\u0085")) || bytes.Contains(data, []byte("\u2028")) ||
+		bytes.Contains(data, []byte("\u2029"))
+}
