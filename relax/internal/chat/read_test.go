@@ -1,0 +1,189 @@
+package chat
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+	"github.com/relax-rollout/relax-rollout/relax/internal/tokenizer/bytetok"
+)
+
+func TestCallIDRecipe(t *testing.T) {
+	// The reference's vector.
+	if got := callID(0, strings.Repeat("a", 64), []int32{1, 2, 3}); got != "call_ec3ef703b606b3fbc013a7ec" {
+		t.Errorf("callID = %s", got)
+	}
+}
+
+func TestRead(t *testing.T) {
+	f := byteFormat(t)
+	tools := []canon.ToolSpec{canon.NewToolSpec("f", nil, canon.ObjectOf())}
+	const call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": 2.0, \"a\": \"é\"}}\n</tool_call>"
+	for _, c := range []struct {
+		name, text         string
+		noTools            bool
+		content, reasoning string
+		calls              []string // name and arguments
+		flag               string
+	}{
+		{name: "plain", text: "hi" + imEnd, content: "hi"},
+		{name: "cut off", text: "hi", content: "hi"},
+		{name: "nothing trimmed", text: "\n\n hi \n" + imEnd, content: "\n\n hi \n"},
+		{name: "one stop token only", text: "hi" + imEnd + imEnd, content: "hi" + imEnd},
+		{name: "stop token within", text: "a" + imEnd + "b", content: "a" + imEnd + "b"},
+		{name: "thinking", text: "<think>\nr\n</think>\n\nhi" + imEnd, content: "\n\nhi", reasoning: "\nr\n"},
+		{name: "thinking cut off", text: "<think>\nr", reasoning: "\nr"},
+		{name: "call", text: "<think>r</think>ok\n" + call + imEnd, content: "ok", reasoning: "r", calls: []string{"f", `{"a":"é","b":2}`}},
+		{name: "call without tools", text: call + imEnd, noTools: true, content: call},
+		{name: "two calls", text: call + "\n" + call + imEnd, calls: []string{"f", `{"a":"é","b":2}`, "f", `{"a":"é","b":2}`}},
+		{name: "calls in the reasoning do not count", text: "<think>" + call + "</think>hi" + imEnd, content: "hi", reasoning: call},
+		{name: "bad call", text: "<think>r</think>x <tool_call>\n{bad}\n</tool_call>" + imEnd,
+			content: "x <tool_call>\n{bad}\n</tool_call>", reasoning: "r", flag: "not valid JSON"},
+		{name: "call cut off", text: "<tool_call>\n{\"name\": \"f\", \"argu", content: "<tool_call>\n{\"name\": \"f\", \"argu", flag: "not closed"},
+		{name: "no tokens", text: "", flag: "empty turn: 0 tokens"},
+		{name: "only a stop token", text: imEnd, flag: "empty turn: 1 tokens"},
+		{name: "empty thinking", text: "<think></think>" + imEnd, flag: "empty turn"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			req := request(user("u"))
+			if !c.noTools {
+				req.Tools = tools
+			}
+			ids := generated(t, f, c.text)
+			before := slices.Clone(ids)
+			got := f.Read(0xabc, ids, req, Observation{Prompt: f.prompt.ids})
+			m := got.Message
+			if m.Role != canon.Assistant || m.Content != c.content || m.Reasoning != c.reasoning {
+				t.Errorf("message %+v", m)
+			}
+			var calls []string
+			for i, call := range m.ToolCalls {
+				calls = append(calls, call.Name, call.Arguments)
+				if want := callID(i, "0000000000000abc", ids); call.ID != want {
+					t.Errorf("call %d: id %s, want %s", i, call.ID, want)
+				}
+			}
+			if !slices.Equal(calls, c.calls) {
+				t.Errorf("calls %q, want %q", calls, c.calls)
+			}
+			if (got.ParseError == "") != (c.flag == "") || !strings.Contains(got.ParseError, c.flag) {
+				t.Errorf("ParseError %q, want %q", got.ParseError, c.flag)
+			}
+			if want := strings.TrimSuffix(c.text, imEnd); got.Text != want {
+				t.Errorf("Text %q, want %q", got.Text, want)
+			}
+			if !slices.Equal(ids, before) {
+				t.Error("the ids were changed")
+			}
+		})
+	}
+}
+
+func TestReadAfterAnOpenThinkBlock(t *testing.T) {
+	f := byteFormat(t)
+	open := generated(t, f, "<|im_start|>assistant\n<think>\n")
+	closed := generated(t, f, "<|im_start|>assistant\n<think>\n\n</think>\n\n")
+	ids := generated(t, f, "why</think>hi"+imEnd)
+	for name, c := range map[string]struct {
+		prompt             []int32
+		content, reasoning string
+	}{
+		"open": {open, "hi", "why"}, "closed": {closed, "why</think>hi", ""},
+		"plain": {f.prompt.ids, "why</think>hi", ""}, "none": {nil, "why</think>hi", ""},
+	} {
+		m := f.Read(1, ids, request(user("u")), Observation{Prompt: c.prompt}).Message
+		if m.Content != c.content || m.Reasoning != c.reasoning {
+			t.Errorf("%s: %+v", name, m)
+		}
+	}
+}
+
+func TestReadSurvivesForeignIDs(t *testing.T) {
+	f := byteFormat(t)
+	got := f.Read(1, []int32{'a', -5, 'b', 1 << 30, f.Terminator()}, request(user("u")), Observation{})
+	if got.Message.Content != "a\uFFFDb\uFFFD" || !strings.Contains(got.ParseError, "decode") {
+		t.Errorf("%+v, %q", got.Message, got.ParseError)
+	}
+	half := f.Read(1, []int32{'a', 0xe4, 0xb8}, request(user("u")), Observation{})
+	if half.Message.Content != "a\uFFFD" || half.ParseError != "" {
+		t.Errorf("half a character: %+v, %q", half.Message, half.ParseError)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dead := f.Read(1, []int32{'a', 'b'}, request(user("u")), Observation{})
+	if dead.Message == nil || dead.ParseError == "" {
+		t.Errorf("closed tokenizer: %+v", dead)
+	}
+}
+
+func TestStops(t *testing.T) {
+	tok := bytetok.New()
+	f, err := newFormat(tok, qwen3Style{}, []int32{9, 258, 9, 7}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	end, _ := tok.TokenID(imEnd)
+	if f.Terminator() != end || !slices.Equal(f.StopIDs(), []int32{end, 9, 7}) {
+		t.Errorf("terminator %d, stops %v", f.Terminator(), f.StopIDs())
+	}
+	if got := f.Read(1, []int32{'a', 7}, request(user("u")), Observation{}); got.Message.Content != "a" {
+		t.Errorf("another stop id stays: %q", got.Message.Content)
+	}
+	if f.TokenText('a') != "a" || f.TokenText(end) != imEnd || f.TokenText(1<<20) != "" {
+		t.Errorf("token texts %q %q %q", f.TokenText('a'), f.TokenText(end), f.TokenText(1<<20))
+	}
+	eot, _ := tok.TokenID("<|endoftext|>")
+	if builtin := byteFormat(t); !slices.Equal(builtin.StopIDs(), []int32{end, eot}) {
+		t.Errorf("built-in stops %v", builtin.StopIDs())
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	format := byteFormat(f)
+	req := request(user("u"))
+	req.Tools = []canon.ToolSpec{canon.NewToolSpec("f", nil, canon.ObjectOf())}
+	for _, s := range []string{"", "hi", "<think>a</think>b", "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"x\":1}}\n</tool_call>", "\xe4\xb8", "\x00"} {
+		f.Add([]byte(s), int32(0))
+	}
+	f.Add([]byte("x"), int32(-1))
+	f.Fuzz(func(t *testing.T, raw []byte, extra int32) {
+		ids := make([]int32, len(raw), len(raw)+1)
+		for i, b := range raw {
+			ids[i] = int32(b)
+		}
+		ids = append(ids, extra)
+		first := format.Read(3, ids, req, Observation{})
+		again := format.Read(3, ids, req, Observation{})
+		m := first.Message
+		if m.Role != canon.Assistant || !m.Equal(again.Message) || first.ParseError != again.ParseError {
+			t.Fatalf("%+v, then %+v", first, again)
+		}
+		if !utf8.ValidString(m.Content) || !utf8.ValidString(m.Reasoning) {
+			t.Fatalf("message is not text: %+v", m)
+		}
+		if back := throughJSON(t, m); !m.Equal(back) {
+			t.Fatalf("%+v came back as %+v", m, back)
+		}
+	})
+}
+
+// throughJSON sends a message through Chat JSON and a client that echoes it.
+func throughJSON(t *testing.T, m *canon.Message) *canon.Message {
+	t.Helper()
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(m); err != nil {
+		t.Fatal(err)
+	}
+	var back canon.Message
+	if err := json.Unmarshal(buf.Bytes(), &back); err != nil {
+		t.Fatal(err)
+	}
+	return canon.NewMessage(back)
+}
