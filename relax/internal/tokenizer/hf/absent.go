@@ -1,0 +1,5 @@
+//go:build !cgo || relax_nohf
+
+package hf
+
+func openCore([]byte) (core, error) { return nil, ErrNotBuilt }
