@@ -1,0 +1,307 @@
+// Package gateway is the HTTP server agents talk to: routes, credentials, limits, streams,
+// clients that leave.
+//
+// What may enter: bytes of HTTP, a [Handler] that knows Sessions. What it never does: know
+// what a conversation is, talk to a backend, name a session id to anybody who did not bring it.
+//
+// Connections are accepted here and served one owned goroutine each; fasthttp's own accept
+// loop leaves workers behind that nobody can join. A request that waits for its turn holds its
+// parsed form, not its body, and one epoll set watches all of them for clients that leave
+// (disconnect.go), because fasthttp does not tell.
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+	"github.com/relax-rollout/relax-rollout/relax/internal/safego"
+	"github.com/relax-rollout/relax-rollout/relax/internal/wire"
+)
+
+// prefix is the path all routes are under.
+const prefix = "/agentic_api"
+
+// Causes of a request context's end; see [context.Cause].
+var (
+	// ErrClientLeft: the client closed its connection.
+	ErrClientLeft = errors.New("gateway: the client left")
+	// ErrClosed: the gateway is closing.
+	ErrClosed = errors.New("gateway: closed")
+)
+
+// A Handler knows the Sessions.
+type Handler interface {
+	// Session returns the live Session with this token, which is its id. It must be quick.
+	Session(token string) (Session, bool)
+}
+
+// A Session answers the requests of one agent.
+type Session interface {
+	// Cache is the Session's message cache, nil for none.
+	Cache() *canon.Cache
+	// Complete makes one turn. It returns soon after ctx ended, which happens when the client
+	// left ([ErrClientLeft]) or the gateway closes ([ErrClosed]). Exactly one result is not nil.
+	Complete(ctx context.Context, req *canon.Request) (*wire.Completion, *wire.Error)
+}
+
+// Config describes a gateway. Goroutines and Handler are required.
+type Config struct {
+	// Host (default 127.0.0.1) and Port (default 0: a free one) are listened at.
+	Host string
+	Port int
+	// AdvertiseURL replaces http://host:port in BaseURL, for agents that reach it by another name.
+	AdvertiseURL string
+	// MaxBodyBytes bounds a request body, also after decompression. Default 256 MiB.
+	MaxBodyBytes int
+	// Model is the id GET /models lists, "" for none.
+	Model string
+	// Heartbeat is the pause between two comments of a waiting stream. Default 15 s.
+	Heartbeat time.Duration
+	// IdleTimeout closes connections without a request. Default 10 minutes: longer than the
+	// clients' own, so that they do not send into a close.
+	IdleTimeout time.Duration
+	// Goroutines owns the accept loop, the connections and the watcher.
+	Goroutines *safego.Group
+	Handler    Handler
+	// Health, if set, adds counts to GET /health. It must not name sessions.
+	Health func() map[string]int
+	// Log, if set, gets what the HTTP server has to say about broken connections.
+	Log func(text string)
+}
+
+func (c *Config) setDefaults() {
+	if c.Host == "" {
+		c.Host = "127.0.0.1"
+	}
+	if c.MaxBodyBytes <= 0 {
+		c.MaxBodyBytes = 256 << 20
+	}
+	if c.Heartbeat <= 0 {
+		c.Heartbeat = 15 * time.Second
+	}
+	if c.IdleTimeout <= 0 {
+		c.IdleTimeout = 10 * time.Minute
+	}
+	if c.Log == nil {
+		c.Log = func(string) {}
+	}
+}
+
+// A Gateway is one listening server.
+type Gateway struct {
+	cfg     Config
+	base    string
+	ln      net.Listener
+	server  *fasthttp.Server
+	watcher *watcher
+
+	ctx    context.Context // ends with ErrClosed when Close begins
+	cancel context.CancelCauseFunc
+
+	requestBase string // random start of generated request ids
+	requests    atomic.Uint64
+	turns       atomic.Int64
+
+	mu    sync.Mutex
+	conns map[*clientConn]struct{} // nil once closing
+	owned sync.WaitGroup
+}
+
+// New listens and serves until [Gateway.Close].
+func New(cfg Config) (*Gateway, error) {
+	if cfg.Goroutines == nil || cfg.Handler == nil {
+		return nil, errors.New("gateway: Config.Goroutines and Config.Handler are required")
+	}
+	cfg.setDefaults()
+	advertised, err := advertise(cfg.AdvertiseURL)
+	if err != nil {
+		return nil, err
+	}
+	listen := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 4}}
+	ln, err := listen.Listen(context.Background(), "tcp", net.JoinHostPort(cfg.Host, strconv.Itoa(cfg.Port)))
+	if err != nil {
+		return nil, fmt.Errorf("options api_host %q, api_port %d: cannot listen: %w", cfg.Host, cfg.Port, err)
+	}
+	w, err := newWatcher()
+	if err != nil {
+		ln.Close()
+		return nil, fmt.Errorf("gateway: cannot watch for clients that leave: %w", err)
+	}
+	g := &Gateway{cfg: cfg, ln: ln, watcher: w, base: advertised, conns: map[*clientConn]struct{}{}}
+	if g.base == "" {
+		g.base = "http://" + ln.Addr().String()
+	}
+	var random [4]byte
+	_, _ = rand.Read(random[:]) // never fails
+	g.requestBase = hex.EncodeToString(random[:])
+	g.ctx, g.cancel = context.WithCancelCause(context.Background())
+	g.server = g.newServer()
+	g.spawn("gateway-watcher", w.run)
+	g.spawn("gateway-accept", g.accept)
+	return g, nil
+}
+
+// advertise checks option api_advertise_url and returns it without our path.
+func advertise(raw string) (string, error) {
+	if raw == "" {
+		return "", nil
+	}
+	u, err := url.Parse(raw)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+		return "", fmt.Errorf("option api_advertise_url %q: expected a URL like http://host:port", raw)
+	}
+	return strings.TrimSuffix(strings.TrimRight(raw, "/"), prefix), nil
+}
+
+func (g *Gateway) newServer() *fasthttp.Server {
+	return &fasthttp.Server{
+		Handler:            g.serve,
+		ErrorHandler:       g.refuse,
+		MaxRequestBodySize: g.cfg.MaxBodyBytes,
+		// One header block must fit; with ReduceMemoryUsage the buffer goes back to its pool
+		// while a request waits.
+		ReadBufferSize:               64 << 10,
+		ReduceMemoryUsage:            true,
+		IdleTimeout:                  g.cfg.IdleTimeout,
+		DisablePreParseMultipartForm: true,
+		NoDefaultServerHeader:        true,
+		NoDefaultContentType:         true,
+		NoDefaultDate:                true, // its clock is a goroutine that nobody owns
+		LogAllErrors:                 false,
+		Logger:                       logger(g.cfg.Log),
+	}
+}
+
+// logger hands fasthttp's lines on, which would go to stderr otherwise.
+type logger func(text string)
+
+func (l logger) Printf(format string, args ...any) { l(fmt.Sprintf(format, args...)) }
+
+// BaseURL is what agents get as RELAX_BASE_URL: it ends in /agentic_api/.
+func (g *Gateway) BaseURL() string { return g.base + prefix + "/" }
+
+func (g *Gateway) spawn(name string, fn func()) {
+	g.owned.Add(1)
+	g.cfg.Goroutines.Go(name, func() {
+		defer g.owned.Done()
+		fn()
+	})
+}
+
+func (g *Gateway) accept() {
+	for {
+		nc, err := g.ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of descriptors, most likely: wait for some to be closed
+			g.cfg.Log(fmt.Sprintf("accept: %v", err))
+			select {
+			case <-time.After(50 * time.Millisecond):
+				continue
+			case <-g.ctx.Done():
+				return
+			}
+		}
+		c := &clientConn{TCPConn: nc.(*net.TCPConn)}
+		if !g.add(c) {
+			nc.Close()
+			return
+		}
+	}
+}
+
+// add serves a connection in its goroutine. It is false once the gateway is closing.
+func (g *Gateway) add(c *clientConn) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.conns == nil {
+		return false
+	}
+	g.conns[c] = struct{}{}
+	g.spawn("gateway-conn", func() {
+		defer g.remove(c)
+		_ = g.server.ServeConn(c) // how a connection ended is the client's to know
+	})
+	return true
+}
+
+func (g *Gateway) remove(c *clientConn) {
+	c.TCPConn.Close() // also after a panic
+	g.mu.Lock()
+	delete(g.conns, c)
+	g.mu.Unlock()
+}
+
+// Close ends the gateway: nothing is accepted any more, request contexts end with
+// [ErrClosed], their answers are written, connections close, goroutines are joined. When ctx
+// ends first the connections are cut and its error is returned; the goroutines then end as
+// soon as their handlers do.
+func (g *Gateway) Close(ctx context.Context) error {
+	g.mu.Lock()
+	conns := g.conns
+	g.conns = nil
+	open := make([]*clientConn, 0, len(conns))
+	for c := range conns {
+		open = append(open, c)
+	}
+	g.mu.Unlock()
+	if conns == nil {
+		return nil
+	}
+	g.ln.Close()
+	g.cancel(ErrClosed)
+	g.watcher.close()
+	for _, c := range open {
+		_ = c.CloseRead() // an idle one ends now, a busy one after its answer
+	}
+	done := make(chan struct{})
+	g.cfg.Goroutines.Go("gateway-close", func() { g.owned.Wait(); close(done) })
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		for _, c := range open {
+			c.TCPConn.Close()
+		}
+		return fmt.Errorf("gateway: connections were cut: %w", ctx.Err())
+	}
+}
+
+// A clientConn is an accepted connection that can close slowly.
+type clientConn struct {
+	*net.TCPConn
+	// linger is set when the answer was written before the request was read to its end. A close
+	// would then reset the connection, and the client would not see the answer.
+	linger bool
+}
+
+// Close closes the connection; a lingering one first reads, for at most 2 s, what the client
+// still sends.
+func (c *clientConn) Close() error {
+	if !c.linger {
+		return c.TCPConn.Close()
+	}
+	if c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(2*time.Second)) == nil {
+		var waste [32 << 10]byte
+		for {
+			if _, err := c.Read(waste[:]); err != nil {
+				break
+			}
+		}
+	}
+	return c.TCPConn.Close()
+}
