@@ -1,0 +1,236 @@
+//go:build linux
+
+package agent
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/safego"
+)
+
+// These tests run this binary as a trainer in a process of its own, so that it can be killed or
+// have odd signal dispositions.
+const (
+	ownerRole    = "AGENT_TEST_OWNER"
+	ownerCommand = "AGENT_TEST_COMMAND"
+	ownerRunDir  = "AGENT_TEST_RUNDIR"
+)
+
+// ownerMain is the trainer. It prints its agent's IO directory, then how the agent ended.
+func ownerMain() {
+	role := os.Getenv(ownerRole)
+	switch role {
+	case "ignores SIGCHLD":
+		signal.Ignore(syscall.SIGCHLD)
+	case "ignores signals":
+		signal.Ignore(syscall.SIGXFSZ, syscall.SIGPIPE, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTSTP, syscall.SIGUSR1)
+	case "blocks signals":
+		blockAndRestart()
+	case "forks":
+		leakEverything()
+	}
+	l, err := New(Config{
+		Command:    os.Getenv(ownerCommand),
+		Cwd:        "/",
+		RunDir:     os.Getenv(ownerRunDir),
+		Inherit:    true,
+		KillGrace:  50 * time.Millisecond,
+		Goroutines: safego.New(func(name string, v any, _ []byte) { panic(v) }),
+	})
+	if err != nil {
+		fmt.Println("error:", err)
+		return
+	}
+	p, err := l.Start(Spec{SessionID: "s1", Input: []byte("{}")})
+	if err != nil {
+		fmt.Println("error:", err)
+		return
+	}
+	fmt.Println(p.IODir())
+	exit, _ := p.Wait(context.Background())
+	fmt.Printf("%d %q %s %v\n%s", exit.Code, exit.Signal, exit.Reason, exit.Err, p.LogTail(0))
+	_ = l.Close(context.Background())
+}
+
+// blockAndRestart makes this a process that was started with signals blocked, as a library in a
+// thread with a mask is.
+func blockAndRestart() {
+	runtime.LockOSThread()
+	set := unix.Sigset_t{}
+	set.Val[0] = 1<<(unix.SIGTERM-1) | 1<<(unix.SIGUSR1-1) | 1<<(unix.SIGINT-1)
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &set, nil); err != nil {
+		fmt.Println("error:", err)
+	}
+	os.Setenv(ownerRole, "blocked")
+	fmt.Println("error:", syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
+}
+
+// leakEverything is what a forked child of the trainer does: it keeps copies of all descriptors
+// the trainer had, here by passing them to a process that stays. A thread cannot fork in Go, so
+// the descriptors are found and passed as soon as they exist.
+func leakEverything() {
+	pid := os.Getpid()
+	go func() {
+		for {
+			for fd := 3; fd < 64; fd++ {
+				link, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, fd))
+				if err != nil || !strings.HasPrefix(link, "socket:") {
+					continue
+				}
+				dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 100)
+				if err != nil {
+					continue
+				}
+				cmd := exec.Command("sleep", "1000")
+				cmd.ExtraFiles = []*os.File{os.NewFile(uintptr(dup), "copy")}
+				if err := cmd.Start(); err != nil {
+					fmt.Println("error:", err)
+				}
+				fmt.Println("holder", cmd.Process.Pid)
+				return
+			}
+			runtime.Gosched()
+		}
+	}()
+}
+
+type owner struct {
+	cmd    *exec.Cmd
+	out    *bufio.Scanner
+	runDir string
+}
+
+func startOwner(t *testing.T, role, command string) *owner {
+	t.Helper()
+	o := &owner{runDir: t.TempDir()}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	o.cmd = exec.CommandContext(ctx, "/proc/self/exe", "-test.run=^$")
+	o.cmd.Env = append(os.Environ(), ownerRole+"="+role, ownerCommand+"="+command, ownerRunDir+"="+o.runDir)
+	o.cmd.Stderr = os.Stderr
+	out, err := o.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cancel(); o.cmd.Wait() })
+	o.out = bufio.NewScanner(out)
+	return o
+}
+
+func (o *owner) line(t *testing.T) string {
+	t.Helper()
+	if !o.out.Scan() {
+		t.Fatalf("owner ended early: %v", o.out.Err())
+	}
+	if strings.HasPrefix(o.out.Text(), "error:") {
+		t.Fatal(o.out.Text())
+	}
+	return o.out.Text()
+}
+
+func TestOwnerKilled(t *testing.T) {
+	g := newGang(t)
+	o := startOwner(t, "plain", g.script(stubborn+"trap '' TERM; echo up >&9; "+forever))
+	dir := o.line(t)
+	g.await(t, "up", "far", "deep")
+	if err := o.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	g.awaitDeath(t)
+	awaitGone(t, dir)
+	awaitGone(t, filepath.Join(o.runDir, sessionsDir))
+}
+
+// A fork of the trainer holds the socket open; the supervisor watches the process too.
+func TestOwnerKilledWhileAForkHoldsItsDescriptors(t *testing.T) {
+	g := newGang(t)
+	o := startOwner(t, "forks", g.script("echo up >&9; "+forever))
+	var dir string
+	holder := 0
+	for dir == "" || holder == 0 {
+		if line := o.line(t); !strings.HasPrefix(line, "holder") {
+			dir = line
+		} else if _, err := fmt.Sscanf(line, "holder %d", &holder); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer unix.Kill(holder, unix.SIGKILL)
+	g.await(t, "up")
+	if err := o.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	g.awaitDeath(t)
+	awaitGone(t, dir)
+	if err := unix.Kill(holder, 0); err != nil {
+		t.Errorf("the holder is gone too (%v), so the test shows nothing", err)
+	}
+}
+
+func awaitGone(t *testing.T, path string) {
+	t.Helper()
+	awaitCond(t, "removal of "+path, func() bool {
+		_, err := os.Stat(path)
+		return errors.Is(err, os.ErrNotExist)
+	})
+}
+
+// awaitCond waits for something that nothing signals.
+func awaitCond(t *testing.T, what string, met func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !met(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("no %s", what)
+		}
+	}
+}
+
+func TestOwnerIgnoresSIGCHLD(t *testing.T) {
+	o := startOwner(t, "ignores SIGCHLD", "exit 3")
+	o.line(t)
+	if got, want := o.line(t), `3 "" exit <nil>`; got != want {
+		t.Errorf("exit = %s, want %s", got, want)
+	}
+}
+
+func TestAgentSignalsAreDefault(t *testing.T) {
+	for _, role := range []string{"plain", "ignores signals", "blocks signals"} {
+		t.Run(role, func(t *testing.T) {
+			o := startOwner(t, role, "exec grep -E 'Sig(Blk|Ign)' /proc/self/status")
+			o.line(t)
+			if got, want := o.line(t), `0 "" exit <nil>`; got != want {
+				t.Fatalf("exit = %s, want %s", got, want)
+			}
+			for _, name := range []string{"SigBlk", "SigIgn"} {
+				if got, want := o.line(t), name+":\t0000000000000000"; got != want {
+					t.Errorf("%q, want %q", got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestTerminateWorksWithBlockedSignals(t *testing.T) {
+	g := newGang(t)
+	o := startOwner(t, "blocks signals", g.script("(echo up >&9; "+forever+") & exit 0"))
+	o.line(t)
+	if got, want := o.line(t), `0 "" exit <nil>`; got != want {
+		t.Errorf("exit = %s, want %s", got, want)
+	}
+	g.awaitDeath(t)
+}
