@@ -15,6 +15,11 @@ var (
 	ErrInvalid = errors.New("relax: invalid argument")
 	// ErrBackend: the backend cannot be reached or does not answer as SGLang does.
 	ErrBackend = errors.New("relax: backend")
+	// ErrNoMemory: the allocator has no memory for a batch now; releasing batches helps.
+	ErrNoMemory = errors.New("relax: no memory for a batch")
+	// ErrPanic: a goroutine of the engine panicked, so its state is not to be trusted; every
+	// later call returns this with the first stack.
+	ErrPanic = errors.New("relax: engine is poisoned by a panic")
 )
 
 // An OptionError says which option is wrong, why, and what to do.

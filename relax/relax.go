@@ -112,8 +112,8 @@ func (e *Engine) Pause(ctx context.Context) error { return e.core.pause(ctx) }
 // Resume opens the gate again; parked requests continue from their tokens.
 func (e *Engine) Resume() error { return e.core.resume() }
 
-// Stats returns a snapshot as a JSON object.
-func (e *Engine) Stats() []byte { return e.core.stats() }
+// Stats returns a snapshot as a JSON object; see [Stats].
+func (e *Engine) Stats() ([]byte, error) { return e.core.stats() }
 
 // BaseURL is the URL handed to agents as RELAX_BASE_URL.
 func (e *Engine) BaseURL() string { return e.core.baseURL() }

@@ -1,0 +1,157 @@
+package relax
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// agentVariable makes the test binary an agent app: the tests start themselves.
+const agentVariable = "RELAXTEST_AGENT"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(agentVariable) != "" {
+		os.Exit(runAgent())
+	}
+	// Race-detector builds sleep a second at exit unless told otherwise; agents and supervisors
+	// of these tests are such builds.
+	os.Setenv("GORACE", "atexit_sleep_ms=0")
+	goleak.VerifyTestMain(m)
+}
+
+// agentTask is what a test tells the agent in the task's metadata.
+type agentTask struct {
+	// Mode picks a behaviour; see runAgent.
+	Mode string `json:"mode"`
+	// Turns is the number of model calls of mode "" (default 1).
+	Turns int `json:"turns"`
+	// Reward is written to the output; null leaves it out.
+	Reward *float64 `json:"reward"`
+	// Output is written to the output file as it is, if not empty.
+	Output string `json:"output"`
+}
+
+type chatMessage map[string]any
+
+// runAgent is the agent app of the tests.
+func runAgent() int {
+	var input struct {
+		Messages []chatMessage `json:"messages"`
+		Metadata agentTask     `json:"metadata"`
+	}
+	raw, err := os.ReadFile(os.Getenv("RELAX_INPUT_JSON"))
+	if err == nil {
+		err = json.Unmarshal(raw, &input)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "agent: input:", err)
+		return 9
+	}
+	task := input.Metadata
+	switch task.Mode {
+	case "nocall":
+		return 0
+	case "silent": // never calls and never ends
+		time.Sleep(time.Hour)
+	case "exit":
+		fmt.Println("agent: something went wrong")
+		return 7
+	}
+	messages, err := converse(input.Messages, max(task.Turns, 1))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "agent:", err)
+		return 8
+	}
+	switch task.Mode {
+	case "hang": // stops calling and never ends
+		time.Sleep(time.Hour)
+	case "branch":
+		if _, err := converse(append(input.Messages[:1:1], chatMessage{"role": "user", "content": "something else"}), 1); err != nil {
+			return 8
+		}
+	case "lateexit":
+		return 6
+	}
+	if err := writeOutput(task, messages); err != nil {
+		fmt.Fprintln(os.Stderr, "agent: output:", err)
+		return 9
+	}
+	return 0
+}
+
+func converse(messages []chatMessage, turns int) ([]chatMessage, error) {
+	for turn := range turns {
+		message, err := complete(messages)
+		if err != nil {
+			return nil, err
+		}
+		messages = append(messages, message)
+		if turn < turns-1 {
+			messages = append(messages, chatMessage{"role": "user", "content": "and then? " + strconv.Itoa(turn)})
+		}
+	}
+	return messages, nil
+}
+
+func writeOutput(task agentTask, messages []chatMessage) error {
+	path := os.Getenv("RELAX_OUTPUT_JSON")
+	if task.Output != "" {
+		return os.WriteFile(path, []byte(task.Output), 0o600)
+	}
+	out := map[string]any{"metadata": map[string]any{"session": os.Getenv("RELAX_SESSION_ID")}}
+	if task.Reward != nil {
+		out["reward"] = *task.Reward
+	}
+	if task.Mode == "branch" || task.Mode == "explicit" {
+		out["name"], out["messages"] = "main", messages
+	}
+	raw, err := json.Marshal(out)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, raw, 0o600)
+}
+
+// complete makes one Chat Completions call and returns the assistant message.
+func complete(messages []chatMessage) (chatMessage, error) {
+	body, err := json.Marshal(map[string]any{"model": "m", "messages": messages})
+	if err != nil {
+		return nil, err
+	}
+	url := strings.TrimRight(os.Getenv("RELAX_BASE_URL"), "/") + "/v1/chat/completions"
+	req, err := http.NewRequest(http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+os.Getenv("RELAX_SESSION_ID"))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("status %d: %s", resp.StatusCode, answer)
+	}
+	var completion struct {
+		Choices []struct {
+			Message chatMessage `json:"message"`
+		} `json:"choices"`
+	}
+	if err := json.Unmarshal(answer, &completion); err != nil {
+		return nil, err
+	}
+	return completion.Choices[0].Message, nil
+}

@@ -1,0 +1,189 @@
+package relax
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+	"github.com/relax-rollout/relax-rollout/relax/internal/credit"
+	"github.com/relax-rollout/relax-rollout/relax/internal/schedule"
+	"github.com/relax-rollout/relax-rollout/relax/internal/sglang"
+)
+
+// Backends.
+const (
+	backendSGLang    = "sglang"
+	backendSimulator = "simulator"
+)
+
+// resolved is a Config after checks and defaults.
+type resolved struct {
+	Config
+	schedule  schedule.Config
+	credit    credit.Normalization
+	sampling  sglang.Sampling
+	kwargs    canon.Value
+	killGrace time.Duration
+	inherit   bool
+}
+
+// resolve checks cfg and fills in defaults. Errors are [*OptionError].
+func resolve(cfg Config) (resolved, error) {
+	r := resolved{Config: cfg}
+	setDefaults(&r.Config)
+	if err := checkNumbers(&r.Config); err != nil {
+		return r, err
+	}
+	if err := checkBackend(&r.Config); err != nil {
+		return r, err
+	}
+	kwargs, err := templateKwargs(r.ApplyChatTemplateKwargs)
+	if err != nil {
+		return r, err
+	}
+	r.kwargs = kwargs
+	r.killGrace = seconds(r.AgentKillGrace)
+	r.inherit = valueOr(r.AgentEnvInherit, true)
+	r.schedule = schedule.Config{
+		BatchSize: r.RolloutBatchSize, GroupSize: r.NSamplesPerPrompt, Capacity: r.AgenticConcurrency,
+		MaxConsecutiveDropped: r.MaxConsecutiveDroppedGroups,
+		FirstRequestTimeout:   seconds(r.AgentFirstRequestTimeout),
+		AgentTimeout:          seconds(r.AgentTimeout),
+	}
+	r.credit = credit.Normalization{
+		Mean: valueOr(r.RewardsNormalization, true),
+		Std:  valueOr(r.GRPOStdNormalization, true),
+	}
+	r.sampling = sglang.Sampling{
+		Temperature: valueOr(r.RolloutTemperature, 1), TopP: valueOr(r.RolloutTopP, 1), TopK: valueOr(r.RolloutTopK, -1),
+		Stop: r.RolloutStop, StopTokenIDs: r.RolloutStopTokenIDs,
+	}
+	return r, nil
+}
+
+func setDefaults(c *Config) {
+	setDefault(&c.AgentTimeout, 1800)
+	setDefault(&c.AgentFirstRequestTimeout, 600)
+	setDefault(&c.AgentKillGrace, 5)
+	setDefault(&c.SGLangServerConcurrency, 512)
+	setDefault(&c.RolloutBatchSize, 1)
+	setDefault(&c.NSamplesPerPrompt, 1)
+	setDefault(&c.AgenticConcurrency, c.RolloutBatchSize)
+	setDefault(&c.MaxConsecutiveDroppedGroups, 8)
+	setDefault(&c.RolloutMaxResponseLen, 1024)
+	setDefault(&c.APIHost, "127.0.0.1")
+	setDefault(&c.MaxBodyBytes, 256<<20)
+	if c.Backend == "" && c.SGLangURL == "" {
+		c.Backend = backendSimulator
+	}
+	setDefault(&c.Backend, backendSGLang)
+}
+
+func checkNumbers(c *Config) error {
+	for _, o := range []struct {
+		name  string
+		value float64
+	}{
+		{"agent_timeout", c.AgentTimeout},
+		{"agent_first_request_timeout", c.AgentFirstRequestTimeout},
+		{"agent_kill_grace", c.AgentKillGrace},
+		{"sglang_server_concurrency", float64(c.SGLangServerConcurrency)},
+		{"rollout_batch_size", float64(c.RolloutBatchSize)},
+		{"n_samples_per_prompt", float64(c.NSamplesPerPrompt)},
+		{"agentic_concurrency", float64(c.AgenticConcurrency)},
+		{"max_consecutive_dropped_groups", float64(c.MaxConsecutiveDroppedGroups)},
+		{"rollout_max_response_len", float64(c.RolloutMaxResponseLen)},
+		{"max_body_bytes", float64(c.MaxBodyBytes)},
+	} {
+		if !(o.value > 0) || o.value > math.MaxInt32 {
+			return &OptionError{Option: o.name, Problem: fmt.Sprintf("expected a positive number below 2^31, found %v", o.value)}
+		}
+	}
+	for _, o := range []struct {
+		name  string
+		value float64
+	}{
+		{"rollout_max_context_len", float64(c.RolloutMaxContextLen)},
+		{"go_max_procs", float64(c.GoMaxProcs)},
+		{"arena_pool_bytes", float64(c.ArenaPoolBytes)},
+		{"arena_limit_bytes", float64(c.ArenaLimitBytes)},
+	} {
+		if o.value < 0 {
+			return &OptionError{Option: o.name, Problem: fmt.Sprintf("expected zero or a positive number, found %v", o.value)}
+		}
+	}
+	if c.APIPort < 0 || c.APIPort > 65535 {
+		return &OptionError{Option: "api_port", Problem: fmt.Sprintf("expected 0 (a free port) to 65535, found %d", c.APIPort)}
+	}
+	return checkSampling(c)
+}
+
+// checkSampling applies SGLang's own limits, so that a wrong value fails here and not in
+// every request.
+func checkSampling(c *Config) error {
+	if t := valueOr(c.RolloutTemperature, 1); !(t >= 0) || math.IsInf(t, 0) {
+		return &OptionError{Option: "rollout_temperature", Problem: fmt.Sprintf("expected zero or a positive number, found %v", t)}
+	}
+	if p := valueOr(c.RolloutTopP, 1); !(p > 0 && p <= 1) {
+		return &OptionError{Option: "rollout_top_p", Problem: fmt.Sprintf("expected a number in (0, 1], found %v", p)}
+	}
+	if k := valueOr(c.RolloutTopK, -1); k != -1 && k < 1 {
+		return &OptionError{Option: "rollout_top_k", Problem: fmt.Sprintf("expected -1 (off) or a positive integer, found %d", k)}
+	}
+	return nil
+}
+
+func checkBackend(c *Config) error {
+	switch c.Backend {
+	case backendSimulator:
+		if c.SGLangURL != "" {
+			return &OptionError{Option: "backend", Problem: "simulator does not go with sglang_url: leave one of them out"}
+		}
+	case backendSGLang:
+		if c.SGLangURL == "" {
+			return &OptionError{Option: "sglang_url", Problem: "is required by backend sglang: the base URL of an SGLang server or router"}
+		}
+		if !strings.HasPrefix(c.SGLangURL, "http://") && !strings.HasPrefix(c.SGLangURL, "https://") {
+			return &OptionError{Option: "sglang_url", Problem: fmt.Sprintf("expected http://host:port, found %q", c.SGLangURL)}
+		}
+		if c.HFCheckpoint == "" {
+			return &OptionError{Option: "hf_checkpoint", Problem: "is required by backend sglang: the directory with the served model's tokenizer.json and chat template"}
+		}
+	default:
+		return &OptionError{Option: "backend", Problem: fmt.Sprintf("expected sglang or simulator, found %q", c.Backend)}
+	}
+	return nil
+}
+
+func templateKwargs(raw json.RawMessage) (canon.Value, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		raw = json.RawMessage("{}")
+	}
+	v, err := canon.ParseValue(raw)
+	if err != nil {
+		return v, &OptionError{Option: "apply_chat_template_kwargs", Problem: "expected an object", Err: err}
+	}
+	if v.Kind() != canon.Object {
+		return v, &OptionError{Option: "apply_chat_template_kwargs", Problem: "expected an object, found " + string(raw)}
+	}
+	return v, nil
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func valueOr[T any](p *T, fallback T) T {
+	if p == nil {
+		return fallback
+	}
+	return *p
+}

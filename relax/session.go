@@ -1,0 +1,275 @@
+package relax
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/agent"
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+	"github.com/relax-rollout/relax-rollout/relax/internal/forest"
+	"github.com/relax-rollout/relax-rollout/relax/internal/observe"
+	"github.com/relax-rollout/relax-rollout/relax/internal/schedule"
+)
+
+// Why a Session's Group is dropped; the machine adds timeouts and step_end.
+const (
+	reasonStart   schedule.Reason = "start_failed"
+	reasonExit    schedule.Reason = "agent_exit"
+	reasonNoCall  schedule.Reason = "no_request"
+	reasonOutput  schedule.Reason = "invalid_output"
+	reasonExport  schedule.Reason = "export"
+	reasonReward  schedule.Reason = "reward"
+	reasonScore   schedule.Reason = "score"
+	reasonMemory  schedule.Reason = "memory"
+	reasonDropped schedule.Reason = "dropped" // the Group already has a reason
+)
+
+// logTail is how much of an agent's log goes into a drop's cause (reference pipeline 3.1).
+const logTail = 8192
+
+// errSessionOver is the cause of a Session's context once its process is over.
+var errSessionOver = errors.New("the session is over")
+
+// A session is one agent process and the conversation tree it grows. Its goroutine, run,
+// starts the process, waits for it and exports; requests come in on the gateway's.
+type session struct {
+	core  *core
+	group *group
+	ref   schedule.SessionRef
+	id    string // also the bearer token
+	cache *canon.Cache
+	once  sync.Once // announces the first request
+
+	ctx    context.Context // ends when requests are no longer answered
+	cancel context.CancelCauseFunc
+
+	mu       sync.Mutex
+	forest   *forest.Forest
+	live     int           // requests being answered
+	idle     chan struct{} // closed while live is 0
+	over     bool          // no new requests
+	requests int           // accepted so far, for request ids
+	lost     int64         // sampled tokens that were never committed
+	lastErr  error         // last backend failure, for a drop's cause
+	process  *agent.Process
+	killed   bool
+	result   *export // set by run when the Session ended well
+}
+
+func newSession(c *core, g *group, seq int) *session {
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	id := newSessionID()
+	idle := make(chan struct{})
+	close(idle)
+	return &session{
+		core: c, group: g, ref: schedule.SessionRef{Group: g.id, Seq: seq}, id: id,
+		cache: canon.NewCache(0), ctx: ctx, cancel: cancel, forest: forest.New(id), idle: idle,
+	}
+}
+
+// newSessionID returns an unguessable id: it is the Session's credential.
+func newSessionID() string {
+	var raw [16]byte
+	if _, err := rand.Read(raw[:]); err != nil {
+		panic(err) // crypto/rand does not fail on Linux
+	}
+	return "session-" + hex.EncodeToString(raw[:])
+}
+
+// Cache is the Session's store of messages it has seen.
+func (s *session) Cache() *canon.Cache { return s.cache }
+
+// run is the Session's life. It reports to the schedule exactly once, when nothing of the
+// Session runs any more.
+func (s *session) run() {
+	reason, cause := s.runProcess()
+	s.core.post(func() {
+		if cause == "" {
+			s.core.apply(s.core.machine.SessionExported(time.Now(), s.ref))
+			return
+		}
+		s.core.apply(s.core.machine.SessionFailed(time.Now(), s.ref, reason, cause))
+	})
+}
+
+// runProcess runs the process to its end and exports. An empty cause means success.
+func (s *session) runProcess() (schedule.Reason, string) {
+	process, err := s.start()
+	if err != nil {
+		s.finish()
+		return reasonStart, err.Error()
+	}
+	exit, err := process.Wait(context.Background())
+	s.finish()
+	reason, cause := s.judge(process, exit, err)
+	note := cause
+	if reason == reasonDropped {
+		note = "" // the Session whose fault it was keeps its log
+	}
+	if err := process.Cleanup(note); err != nil {
+		s.core.post(func() { s.core.log(observe.Status(observe.Warning, err.Error())) })
+	}
+	return reason, cause
+}
+
+func (s *session) start() (*agent.Process, error) {
+	process, err := s.core.launcher.Start(agent.Spec{
+		SessionID: s.id, GroupID: s.group.name(), Mode: "train",
+		BaseURL: s.core.baseURL(), Input: s.group.input,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.process = process
+	killed := s.killed
+	s.mu.Unlock()
+	if killed {
+		process.Terminate()
+	}
+	return process, nil
+}
+
+// kill ends the process; run notices.
+func (s *session) kill() {
+	s.mu.Lock()
+	s.killed = true
+	process := s.process
+	s.mu.Unlock()
+	s.cancel(errSessionOver)
+	if process != nil {
+		process.Terminate()
+	}
+}
+
+// finish answers whatever is still parked and waits until no request of the Session runs.
+func (s *session) finish() {
+	s.mu.Lock()
+	s.over = true
+	idle := s.idle
+	s.mu.Unlock()
+	s.cancel(errSessionOver)
+	<-idle
+	s.core.forget(s)
+}
+
+// judge turns a process's end into the Session's result or a reason to drop its Group.
+func (s *session) judge(process *agent.Process, exit agent.Exit, waitErr error) (schedule.Reason, string) {
+	s.mu.Lock()
+	killed := s.killed
+	s.mu.Unlock()
+	switch {
+	case killed:
+		return reasonDropped, "its group was dropped"
+	case waitErr != nil:
+		return reasonExit, s.explain(process, waitErr.Error())
+	case exit.Err != nil:
+		return reasonExit, s.explain(process, exit.Err.Error())
+	case exit.Code != 0:
+		return reasonExit, s.explain(process, exitText(exit))
+	}
+	output, err := process.ReadOutput()
+	if err != nil {
+		return reasonOutput, s.explain(process, err.Error())
+	}
+	if !s.hasRequested() {
+		return reasonNoCall, s.explain(process, "agent exited with code 0 and made no model request")
+	}
+	result, err := s.export(output)
+	if err != nil {
+		return reasonExport, s.explain(process, err.Error())
+	}
+	s.result = result
+	return "", ""
+}
+
+func exitText(exit agent.Exit) string {
+	if exit.Signal != "" {
+		return fmt.Sprintf("agent was killed by signal %s", exit.Signal)
+	}
+	return fmt.Sprintf("agent exited with code %d", exit.Code)
+}
+
+// explain adds what a person needs to find the fault: the Session, the last backend error
+// and the end of the agent's log.
+func (s *session) explain(process *agent.Process, cause string) string {
+	s.mu.Lock()
+	lastErr := s.lastErr
+	s.mu.Unlock()
+	text := fmt.Sprintf("session %d of group %s: %s", s.ref.Seq, s.group.name(), cause)
+	if lastErr != nil {
+		text += fmt.Sprintf("; last backend error: %v", lastErr)
+	}
+	if tail := process.LogTail(logTail); tail != "" {
+		text += "; log tail:\n" + tail
+	}
+	return text
+}
+
+func (s *session) hasRequested() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.requests > 0
+}
+
+// enter counts a request in; leave counts it out. enter fails once the Session is over.
+func (s *session) enter() (number int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over || s.ctx.Err() != nil {
+		return 0, false
+	}
+	if s.live == 0 {
+		s.idle = make(chan struct{})
+	}
+	s.live++
+	s.requests++
+	return s.requests - 1, true
+}
+
+func (s *session) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.live--; s.live == 0 {
+		close(s.idle)
+	}
+}
+
+// announce tells the schedule that the Session's first request is there.
+func (s *session) announce() {
+	s.once.Do(func() {
+		s.core.post(func() { s.core.apply(s.core.machine.SessionRequested(time.Now(), s.ref)) })
+	})
+}
+
+// fail remembers a backend failure for the cause of a later drop.
+func (s *session) fail(err error) {
+	s.mu.Lock()
+	s.lastErr = err
+	s.mu.Unlock()
+}
+
+// lose counts tokens that were sampled but will never be committed.
+func (s *session) lose(n int) {
+	s.mu.Lock()
+	s.lost += int64(n)
+	s.mu.Unlock()
+}
+
+// sampled is the number of tokens the Session had sampled, committed or not.
+func (s *session) sampled() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int64(s.forest.SampledTokens()) + s.lost
+}
+
+func (s *session) liveRequests() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live
+}

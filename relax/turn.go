@@ -1,0 +1,282 @@
+package relax
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+	"github.com/relax-rollout/relax-rollout/relax/internal/chat"
+	"github.com/relax-rollout/relax-rollout/relax/internal/forest"
+	"github.com/relax-rollout/relax-rollout/relax/internal/sglang"
+	"github.com/relax-rollout/relax-rollout/relax/internal/wire"
+)
+
+// stallBackoff is the wait after an abort nobody here asked for that brought no token: the
+// engine is probably updating weights.
+const stallBackoff = 200 * time.Millisecond
+
+// Complete answers one model request: the way of one turn, with no step back. The generation
+// is committed before the answer exists.
+func (s *session) Complete(ctx context.Context, req *canon.Request) (out *wire.Completion, fault *wire.Error) {
+	defer func() {
+		if v := recover(); v != nil {
+			s.core.poison("request", v, debug.Stack())
+			out, fault = nil, wire.Internal("the engine panicked; see the trainer's log")
+		}
+	}()
+	number, ok := s.enter()
+	if !ok {
+		return nil, wire.SessionDiscarded()
+	}
+	defer s.leave()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer context.AfterFunc(s.ctx, func() { stop(context.Cause(s.ctx)) })()
+
+	req.Kwargs = canon.MergeKwargs(s.core.cfg.kwargs, req.Kwargs)
+	node, seen, err := s.observe(req)
+	if err != nil {
+		return nil, wire.Invalid("messages", "%v", err)
+	}
+	budget, fault := s.budget(req, node)
+	if fault != nil {
+		return nil, fault
+	}
+	s.announce()
+	if err := s.group.awaitLease(ctx); err != nil {
+		return nil, s.interrupted(err)
+	}
+	t := &turn{
+		session: s, req: req, node: node, observation: seen, budget: budget,
+		requestID: "req_" + s.id + "_" + strconv.Itoa(number), rid: s.rid(number), started: time.Now(),
+	}
+	if fault := t.generate(ctx); fault != nil {
+		s.lose(len(t.ids))
+		return nil, fault
+	}
+	return t.commit()
+}
+
+// observe finds or makes the observation node a request generates from. Tokenisation runs
+// without the Session's lock, so that sub-agents do not wait for each other.
+func (s *session) observe(req *canon.Request) (*forest.Node, chat.Observation, error) {
+	s.mu.Lock()
+	match := s.forest.Match(req)
+	var previous chat.Prev
+	if g := match.Parent.Generation(); g != nil {
+		previous.IDs = g.IDs
+	}
+	s.mu.Unlock()
+	if match.Observation != nil {
+		return match.Observation, chat.Observation{Body: match.Observation.Body(), Prompt: match.Observation.Prompt()}, nil
+	}
+	seen, err := s.core.format.Observe(req, match.From, previous)
+	if err != nil {
+		return nil, seen, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.forest.Attach(match, seen.Body, seen.Prompt, req), seen, nil
+}
+
+// budget is the turn's token limit: what the client or the configuration says, bounded by the
+// context limit (reference session service 5.6).
+func (s *session) budget(req *canon.Request, node *forest.Node) (int, *wire.Error) {
+	want := req.MaxTokens
+	if want == 0 {
+		want = s.core.cfg.RolloutMaxResponseLen
+	}
+	limit := s.core.cfg.RolloutMaxContextLen
+	if limit == 0 {
+		return want, nil
+	}
+	if node.Len() >= limit {
+		return 0, wire.ContextLength(limit, node.Len())
+	}
+	return min(want, limit-node.Len()), nil
+}
+
+// rid is the backend's id of a request: unique, fixed length, never a prefix of another.
+func (s *session) rid(number int) string { return fmt.Sprintf("%s-%08x", s.id, number) }
+
+// interrupted is the answer to a request whose context ended.
+func (s *session) interrupted(err error) *wire.Error {
+	if errors.Is(err, errSessionOver) || errors.Is(err, ErrClosed) {
+		return wire.SessionDiscarded()
+	}
+	return wire.Disconnected()
+}
+
+// A turn is one request on its way through the backend: one attempt, or several when it is
+// aborted and continued.
+type turn struct {
+	session     *session
+	req         *canon.Request
+	node        *forest.Node
+	observation chat.Observation
+	budget      int
+	requestID   string
+	rid         string
+	started     time.Time
+
+	ids       []int32
+	logprobs  []float32
+	spans     []forest.VersionSpan
+	aborts    int
+	attempts  int
+	truncated bool
+	// prompt and cached are the backend's counts of the first attempt.
+	prompt, cached int
+	generating     time.Duration
+}
+
+// generate runs attempts until the turn is complete. Aborted attempts keep their tokens and
+// are continued: whoever aborted, no token is lost and none is sampled twice.
+func (t *turn) generate(ctx context.Context) *wire.Error {
+	c := t.session.core
+	for {
+		rid := fmt.Sprintf("%s-%04x", t.rid, t.attempts)
+		flight, err := c.gate.enter(ctx, rid)
+		if err != nil {
+			return t.session.interrupted(err)
+		}
+		version, began := c.weight.Load(), time.Now()
+		result, err := c.backend.Generate(ctx, t.call(rid))
+		c.gate.land(flight)
+		t.generating += time.Since(began)
+		t.attempts++
+		if err != nil {
+			return t.failed(ctx, err)
+		}
+		t.take(result, version)
+		if t.done(result.Finish.Type) {
+			return nil
+		}
+		t.aborts++
+		if len(result.IDs) == 0 && !t.wait(ctx) {
+			return t.session.interrupted(context.Cause(ctx))
+		}
+	}
+}
+
+func (t *turn) wait(ctx context.Context) bool {
+	timer := time.NewTimer(stallBackoff)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (t *turn) call(rid string) sglang.Call {
+	c := t.session.core
+	sampling := c.cfg.sampling
+	sampling.MaxNewTokens = t.budget - len(t.ids)
+	sampling.StopTokenIDs = c.stopIDs
+	if len(t.req.Stop) > 0 {
+		sampling.Stop = t.req.Stop
+	}
+	sampling.Seed = t.req.Seed
+	prefix := t.node.Prefix(nil)
+	if len(t.ids) > 0 {
+		prefix = append(prefix, t.ids)
+	}
+	return sglang.Call{RID: rid, Session: t.session.id, Prefix: prefix, Sampling: sampling}
+}
+
+// take adds an attempt's tokens. The version is the reply's where it is a number, else the one
+// set when the attempt was dispatched.
+func (t *turn) take(r sglang.Result, dispatched int64) {
+	if t.attempts == 1 {
+		t.prompt, t.cached = r.PromptTokens, r.CachedTokens
+	}
+	if len(r.IDs) == 0 {
+		return
+	}
+	version := dispatched
+	if v, err := strconv.ParseInt(r.WeightVersion, 10, 64); err == nil {
+		version = v
+	}
+	if n := len(t.spans); n == 0 || t.spans[n-1].Version != version {
+		t.spans = append(t.spans, forest.VersionSpan{Start: len(t.ids), Version: version})
+	}
+	t.ids = append(t.ids, r.IDs...)
+	t.logprobs = append(t.logprobs, r.Logprobs...)
+}
+
+// done says whether the turn is complete. A stop token at the end is a stop whatever the
+// backend said; a budget that is used up is a length, also when the attempt was aborted
+// exactly there (reference session service 6.5, 11.2 item 10).
+func (t *turn) done(finish string) bool {
+	c := t.session.core
+	switch {
+	case len(t.ids) > 0 && c.isStop[t.ids[len(t.ids)-1]]:
+		return true
+	case finish == "length" || len(t.ids) >= t.budget:
+		t.truncated = true
+		return true
+	}
+	return finish != "abort"
+}
+
+// failed turns a backend error into the client's. The Session lives on: the agent may retry.
+func (t *turn) failed(ctx context.Context, err error) *wire.Error {
+	if ctx.Err() != nil {
+		return t.session.interrupted(context.Cause(ctx))
+	}
+	var tooLong *sglang.ContextLengthError
+	if errors.As(err, &tooLong) {
+		refused := wire.Invalid("messages", "the backend's maximum context length is exceeded: %s", tooLong.Message)
+		refused.Code = wire.CodeContextLength
+		return refused
+	}
+	t.session.fail(err)
+	return wire.Internal("the inference backend failed: " + err.Error())
+}
+
+// commit puts the generation into the forest and renders the answer.
+func (t *turn) commit() (*wire.Completion, *wire.Error) {
+	s := t.session
+	reply := s.core.format.Read(t.node.State(), t.ids, t.req, t.observation)
+	s.mu.Lock()
+	_, err := s.forest.Commit(t.node, forest.Generation{
+		IDs: t.ids, Logprobs: t.logprobs, Spans: t.spans, Message: reply.Message, Truncated: t.truncated,
+		Aborts: t.aborts, Rollout: s.group.rollout, RequestID: t.requestID, ParseError: reply.ParseError,
+		PromptTokens: t.prompt, CachedTokens: t.cached, Seconds: t.generating.Seconds(),
+	})
+	s.mu.Unlock()
+	if err != nil {
+		s.lose(len(t.ids))
+		s.fail(err)
+		return nil, wire.Internal(err.Error())
+	}
+	return t.completion(reply), nil
+}
+
+func (t *turn) completion(reply chat.Reply) *wire.Completion {
+	finish := "stop"
+	switch {
+	case t.truncated:
+		finish = "length"
+	case len(reply.Message.ToolCalls) > 0:
+		finish = "tool_calls"
+	}
+	out := &wire.Completion{
+		ID: "chatcmpl_" + t.requestID, Created: t.started.Unix(), Model: t.req.Model, Message: reply.Message,
+		FinishReason: finish, PromptTokens: t.node.Len(), CompletionTokens: len(t.ids), CachedTokens: t.cached,
+	}
+	if !t.req.Logprobs {
+		return out
+	}
+	out.Logprobs = make([]wire.TokenLogprob, len(t.ids))
+	for i, id := range t.ids {
+		out.Logprobs[i] = wire.TokenLogprob{Token: t.session.core.format.TokenText(id), Logprob: t.logprobs[i]}
+	}
+	return out
+}
