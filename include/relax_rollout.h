@@ -142,9 +142,11 @@ relax_status relax_submit(relax_engine *engine, relax_str tasks_json, relax_erro
 /* Starts step rollout_id. Exactly one RELAX_EVENT_STEP_END answers it. */
 relax_status relax_start_rollout(relax_engine *engine, int64_t rollout_id, relax_error *err);
 /* Next event. Waits at most timeout_ms (0: not at all; values over 1000 count as 1000 so that
- * the host can run its signal handlers). */
+ * the host can run its signal handlers; negative ones are RELAX_ERR_INVALID). */
 relax_status relax_poll(relax_engine *engine, int32_t timeout_ms, relax_event *out, relax_error *err);
-/* An eventfd owned by the engine, readable while an event waits and after close. */
+/* An eventfd owned by the engine, readable while an event waits and after close. It stays open
+ * until the next engine is opened or the process ends, so that a late select() does not meet a
+ * descriptor of somebody else. */
 relax_status relax_event_fd(relax_engine *engine, int32_t *fd, relax_error *err);
 /* Answers an event that has an id. A refused reply leaves the event open. */
 relax_status relax_reply(relax_engine *engine, uint64_t id, relax_str json, relax_error *err);
@@ -157,7 +159,7 @@ relax_status relax_resume(relax_engine *engine, relax_error *err);
 /* A JSON snapshot. */
 relax_status relax_stats(relax_engine *engine, relax_bytes *json, relax_error *err);
 /* Ends the engine: waiters get RELAX_CLOSED, agents are killed, everything is joined within
- * grace_ms. Idempotent. Batches stay valid. */
+ * grace_ms. RELAX_TIMEOUT: something still runs; call again. Idempotent. Batches stay valid. */
 relax_status relax_close(relax_engine *engine, int32_t grace_ms, relax_error *err);
 
 /* ---- memory (pure C: any thread, any time, after close and in forked children) ------------- */

@@ -1,0 +1,114 @@
+package main
+
+/*
+#include "internal.h"
+#include "arena.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"github.com/relax-rollout/relax-rollout/relax"
+)
+
+// defaultPoolBytes is Config.ArenaPoolBytes if it is zero.
+const defaultPoolBytes = 1 << 30
+
+// arenas is the relax.Allocator over C memory of one engine. It knows every arena that is
+// still Go's: not freed and not handed to the host.
+type arenas struct {
+	mu     sync.Mutex
+	owned  map[*arena]struct{}
+	closed bool
+}
+
+// An arena is one piece of C memory. Exactly one of Free, handOver and arenas.close ends Go's
+// ownership; the others then do nothing.
+type arena struct {
+	book *arenas
+	c    *C.relaxc_arena
+	mem  []byte
+}
+
+// newArenas sets the process's pool bounds, in bytes, and returns an empty book.
+func newArenas(cfg relax.Config) *arenas {
+	pool := cfg.ArenaPoolBytes
+	if pool <= 0 {
+		pool = defaultPoolBytes
+	}
+	C.relaxc_arena_configure(C.uint64_t(pool), C.uint64_t(max(cfg.ArenaLimitBytes, 0)))
+	return &arenas{owned: map[*arena]struct{}{}}
+}
+
+// Alloc returns an arena of at least size bytes, 64-byte aligned, with bytes of an earlier use.
+func (b *arenas) Alloc(size int) (relax.Arena, error) {
+	if size < 0 {
+		return nil, fmt.Errorf("relax: arena of %d bytes: %w", size, relax.ErrInvalid)
+	}
+	var why C.int
+	c := C.relaxc_arena_new(C.uint64_t(size), &why)
+	if c == nil {
+		return nil, &memoryError{what: "a batch", size: size, limit: why == C.RELAXC_ARENA_LIMIT}
+	}
+	a := &arena{book: b, c: c, mem: unsafe.Slice((*byte)(C.relaxc_arena_base(c)), size)}
+	if !b.add(a) {
+		C.relaxc_arena_free(c)
+		return nil, relax.ErrClosed
+	}
+	return a, nil
+}
+
+func (b *arenas) add(a *arena) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return false
+	}
+	b.owned[a] = struct{}{}
+	return true
+}
+
+// take ends Go's ownership and reports whether it was still there.
+func (b *arenas) take(a *arena) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, ok := b.owned[a]; !ok {
+		return false
+	}
+	delete(b.owned, a)
+	return true
+}
+
+// close frees the arenas of batches nobody polled. The engine must have ended: nothing may
+// write to them any more.
+func (b *arenas) close() {
+	b.mu.Lock()
+	left := b.owned
+	b.owned, b.closed = nil, true
+	b.mu.Unlock()
+	for a := range left {
+		C.relaxc_arena_free(a.c)
+	}
+}
+
+// Bytes is the memory.
+func (a *arena) Bytes() []byte { return a.mem }
+
+// Free gives the memory back, unless the host owns it.
+func (a *arena) Free() {
+	if a.book.take(a) {
+		C.relaxc_arena_free(a.c)
+	}
+}
+
+// memory is what batches use in this process.
+type memory struct {
+	LiveBatches   int64   `json:"live_batches"`
+	LiveBytes     uint64  `json:"live_bytes"`
+	OldestSeconds float64 `json:"oldest_batch_seconds"`
+	MappedBytes   uint64  `json:"mapped_bytes"`
+	IdleBytes     uint64  `json:"idle_bytes"`
+}

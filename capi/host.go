@@ -1,0 +1,285 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/relax-rollout/relax-rollout/relax"
+)
+
+// maxWait bounds one wait under the C ABI: the host runs its signal handlers between calls.
+const maxWait = time.Second
+
+// engine is what the ABI needs of a *relax.Engine.
+type engine interface {
+	Submit(tasks []relax.Task) error
+	StartRollout(rolloutID int64) error
+	Poll(ctx context.Context) (relax.Event, error)
+	SetReadyFunc(f func())
+	PendingEvents() int
+	Reply(id uint64, data []byte) error
+	SetWeightVersion(version int64) error
+	Pause(ctx context.Context) error
+	Resume() error
+	Stats() ([]byte, error)
+	Close(ctx context.Context) error
+}
+
+// A host holds the one engine a process may have. Handles are small integers that are never
+// used twice, so a call with an old one finds out.
+type host struct {
+	open func(relax.Config, relax.Allocator) (engine, error)
+
+	mu      sync.Mutex
+	opening bool
+	current *session // nil: none is open
+	issued  uintptr  // the last handle
+	ended   *readiness
+}
+
+// A session is an open engine with what the ABI adds to it.
+type session struct {
+	handle  uintptr
+	engine  engine
+	ready   *readiness
+	arenas  *arenas
+	closing atomic.Bool
+}
+
+func newHost(open func(relax.Config, relax.Allocator) (engine, error)) *host {
+	return &host{open: open}
+}
+
+// openEngine opens an engine from a configuration document and returns its handle.
+func (h *host) openEngine(config []byte) (uintptr, error) {
+	if err := h.beginOpen(); err != nil {
+		return 0, err
+	}
+	s, err := h.newSession(config)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.opening = false
+	if err != nil {
+		return 0, err
+	}
+	h.issued++
+	s.handle = h.issued
+	h.current = s
+	// The descriptor of the engine before stayed open until now, so that a late select on it
+	// did not meet a descriptor of somebody else.
+	h.ended.close()
+	h.ended = nil
+	return s.handle, nil
+}
+
+func (h *host) beginOpen() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.opening || h.current != nil {
+		return errAlready
+	}
+	h.opening = true
+	return nil
+}
+
+func (h *host) newSession(config []byte) (*session, error) {
+	cfg, err := relax.ParseConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	ready, err := newReadiness()
+	if err != nil {
+		return nil, err
+	}
+	runtime.GOMAXPROCS(goMaxProcs(cfg.GoMaxProcs, runtime.NumCPU()))
+	s := &session{ready: ready, arenas: newArenas(cfg)}
+	if s.engine, err = h.open(cfg, s.arenas); err != nil {
+		ready.close()
+		s.arenas.close()
+		return nil, openError(err)
+	}
+	s.engine.SetReadyFunc(ready.signal)
+	if s.speaks() { // queued before there was somebody to tell
+		ready.signal()
+	}
+	return s, nil
+}
+
+// openError keeps a deadline met while opening from looking like a poll's timeout.
+func openError(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, relax.ErrBackend) {
+		return fmt.Errorf("%w: %w", relax.ErrBackend, err)
+	}
+	return err
+}
+
+// goMaxProcs is the number of threads that run Go code: as configured, else a share of the
+// CPUs, because the real neighbours in a trainer are its data loaders and collectives.
+func goMaxProcs(configured, cpus int) int {
+	if configured > 0 {
+		return configured
+	}
+	return min(8, max(2, cpus/8))
+}
+
+// lookup finds the session of a handle. A handle of a closed engine gives relax.ErrClosed.
+func (h *host) lookup(handle uintptr) (*session, error) {
+	s, err := h.find(handle)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil || s.closing.Load() {
+		return nil, relax.ErrClosed
+	}
+	return s, nil
+}
+
+// find returns nil for a handle whose engine has ended.
+func (h *host) find(handle uintptr) (*session, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if handle == 0 || handle > h.issued {
+		return nil, fmt.Errorf("engine: %#x is not a handle of relax_open: %w", handle, relax.ErrInvalid)
+	}
+	if h.current == nil || h.current.handle != handle {
+		return nil, nil
+	}
+	return h.current, nil
+}
+
+// submit parses and queues tasks.
+func (h *host) submit(handle uintptr, doc []byte) error {
+	s, err := h.lookup(handle)
+	if err != nil {
+		return err
+	}
+	tasks, err := parseTasks(doc)
+	if err != nil {
+		return err
+	}
+	panicOnRequest(tasks)
+	return s.engine.Submit(tasks)
+}
+
+// parseTasks reads a JSON array of tasks; unknown members are refused by name.
+func parseTasks(doc []byte) ([]relax.Task, error) {
+	d := json.NewDecoder(bytes.NewReader(doc))
+	d.DisallowUnknownFields()
+	var tasks []relax.Task
+	if err := d.Decode(&tasks); err != nil {
+		return nil, fmt.Errorf("tasks_json: expected an array of {\"messages\", \"metadata\"}: %w: %w", relax.ErrInvalid, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("tasks_json: text after the array: %w", relax.ErrInvalid)
+	}
+	return tasks, nil
+}
+
+// closeEngine ends the engine of a handle. If it does not end within the grace the error is the
+// deadline's, the handle stays closing, and the call can be repeated.
+func (h *host) closeEngine(handle uintptr, graceMS int32) error {
+	if graceMS < 0 {
+		return fmt.Errorf("grace_ms: %d is negative: %w", graceMS, relax.ErrInvalid)
+	}
+	s, err := h.find(handle)
+	if s == nil {
+		return err
+	}
+	s.closing.Store(true)
+	s.ready.signal()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(graceMS)*time.Millisecond)
+	defer cancel()
+	err = s.engine.Close(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("relax: the engine did not end within grace_ms=%d; call relax_close again: %w", graceMS, err)
+	}
+	h.retire(s)
+	if errors.Is(err, relax.ErrPanic) {
+		return err // something may still write to an arena: they stay mapped
+	}
+	s.arenas.close()
+	if errors.Is(err, relax.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// retire forgets an ended session, once.
+func (h *host) retire(s *session) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.current == s {
+		h.current, h.ended = nil, s.ready
+	}
+}
+
+// wake makes the descriptor readable for good: the engine will not answer any more.
+func (h *host) wake() {
+	h.mu.Lock()
+	s := h.current
+	h.mu.Unlock()
+	if s != nil {
+		s.ready.signal()
+	}
+}
+
+// poll waits for the next event.
+func (s *session) poll(timeoutMS int32) (relax.Event, error) {
+	wait, err := waitTime(timeoutMS)
+	if err != nil {
+		return relax.Event{}, err
+	}
+	if wait == 0 && s.engine.PendingEvents() > 0 {
+		wait = time.Millisecond // an event is there: an ended context must not hide it
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	ev, err := s.engine.Poll(ctx)
+	if err == nil || errors.Is(err, context.DeadlineExceeded) {
+		s.settle()
+	}
+	return ev, err
+}
+
+// pause closes the generation gate.
+func (s *session) pause(timeoutMS int32) error {
+	wait, err := waitTime(timeoutMS)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	return s.engine.Pause(ctx)
+}
+
+func waitTime(timeoutMS int32) (time.Duration, error) {
+	if timeoutMS < 0 {
+		return 0, fmt.Errorf("timeout_ms: %d is negative; wait in a loop of short calls: %w", timeoutMS, relax.ErrInvalid)
+	}
+	return min(time.Duration(timeoutMS)*time.Millisecond, maxWait), nil
+}
+
+// settle makes the descriptor unreadable if nothing waits. An event queued between the look and
+// the drain has signalled what is drained here, so it looks again afterwards.
+func (s *session) settle() {
+	if s.speaks() {
+		return
+	}
+	s.ready.drain()
+	if s.speaks() {
+		s.ready.signal()
+	}
+}
+
+// speaks reports whether a poll would return at once.
+func (s *session) speaks() bool {
+	return s.closing.Load() || poison.Load() != nil || s.engine.PendingEvents() > 0
+}
