@@ -1,0 +1,95 @@
+"""Relax Rollout: the rollout side of agentic RL, embedded in the trainer.
+
+An :class:`Engine` starts an agent app once per Session, serves it a model endpoint, records
+every sampled token and returns training rows as a zero-copy :class:`Batch`::
+
+    import relax_rollout as rr
+
+    config = rr.Config(agent_command="python agent.py", agent_cwd="/srv/agent")
+    with rr.Engine(config) as engine:
+        engine.set_weight_version(7)
+        batch = engine.rollout(0, tasks=["What is 2 + 2?"])
+        tokens = batch.torch("tokens")
+        mask = batch.numpy("loss_mask")
+
+Importing the package loads no library and starts no thread; both happen when the first
+Engine is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .batch import Batch, Column, Row, Segment
+    from .config import Config
+    from .engine import Engine, Event, EventKind
+    from .errors import (
+        AlreadyOpenError,
+        BackendError,
+        ClosedError,
+        ConfigError,
+        EngineIOError,
+        ForkedError,
+        InvalidError,
+        LibraryError,
+        OutOfMemoryError,
+        PanicError,
+        RelaxError,
+        StateError,
+        StepFailedError,
+    )
+    from .report import Balance, Drop, StepReport
+
+__all__ = [
+    "AlreadyOpenError",
+    "BackendError",
+    "Balance",
+    "Batch",
+    "ClosedError",
+    "Column",
+    "Config",
+    "ConfigError",
+    "Drop",
+    "Engine",
+    "EngineIOError",
+    "Event",
+    "EventKind",
+    "ForkedError",
+    "InvalidError",
+    "LibraryError",
+    "OutOfMemoryError",
+    "PanicError",
+    "RelaxError",
+    "Row",
+    "Segment",
+    "StateError",
+    "StepFailedError",
+    "StepReport",
+    "__version__",
+]
+
+_HOMES = {
+    "batch": ("Batch", "Column", "Row", "Segment"),
+    "config": ("Config",),
+    "engine": ("Engine", "Event", "EventKind"),
+    "report": ("Balance", "Drop", "StepReport"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the module of a public name when the name is first used (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module 'relax_rollout' has no attribute {name!r}")
+    module = importlib.import_module(f".{_HOME_OF.get(name, 'errors')}", __name__)
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

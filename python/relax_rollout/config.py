@@ -1,0 +1,263 @@
+"""The options of an engine. They are those of relax.Config in Go, one for one."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from .errors import ConfigError
+
+
+def _option(doc: str) -> Any:
+    return dataclasses.field(default=None, metadata={"doc": doc})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything an engine can be told.
+
+    Names are those of the Relax guide in snake_case. Only ``agent_command`` and ``agent_cwd``
+    are required; None means the engine's default, which each option names. Durations are in
+    seconds. Types are checked here, values when the engine opens; both fail with a
+    :class:`~relax_rollout.ConfigError` that names the option.
+    """
+
+    agent_command: str | None = _option(
+        "Starts the agent app of one Session: a shell command line. Required."
+    )
+    agent_cwd: str | os.PathLike[str] | None = _option(
+        "The agent's working directory. Required, must exist."
+    )
+    agent_env: Mapping[str, str] | None = _option(
+        "Added to the agent's environment. Names starting with RELAX_ are refused. Default: none."
+    )
+    agent_env_inherit: bool | None = _option(
+        "Whether agents get this process's environment as it is when the engine opens, below "
+        "agent_env. Default: True."
+    )
+    agent_timeout: float | None = _option(
+        "Bound on a Session's active time in Runtime, in seconds; waiting for a lease and paused "
+        "time do not count. Default: 1800."
+    )
+    agent_first_request_timeout: float | None = _option(
+        "Bound on the wait for a Session's first model request, in seconds. Default: 600."
+    )
+    agent_kill_grace: float | None = _option(
+        "Seconds between TERM and KILL when an agent is ended. Default: 5."
+    )
+    agent_supervisor: str | os.PathLike[str] | None = _option(
+        "Path of the relax-agent-init binary. Default: the one in the package's bin directory."
+    )
+    hf_checkpoint: str | os.PathLike[str] | None = _option(
+        "Directory with tokenizer.json and a chat template. Required with the sglang backend; "
+        "with the simulator the default is a built-in byte tokenizer."
+    )
+    agentic_reasoning_parser: str | None = _option(
+        "SGLang's name of the reasoning parser. Default: none."
+    )
+    agentic_tool_call_parser: str | None = _option(
+        "SGLang's name of the tool-call parser. Default: none."
+    )
+    apply_chat_template_kwargs: Mapping[str, Any] | None = _option(
+        "Base layer of every request's chat_template_kwargs. Default: empty."
+    )
+    backend: str | None = _option(
+        '"sglang" or "simulator". Default: sglang if sglang_url is set, else simulator.'
+    )
+    sglang_url: str | None = _option("Base URL of an SGLang server or router.")
+    sglang_api_key: str | None = _option("Sent to it as a bearer token. Default: none.")
+    sglang_server_concurrency: int | None = _option(
+        "Bound on requests in flight at the backend. Default: 512."
+    )
+    simulator: Mapping[str, Any] | None = _option(
+        "Document of the embedded simulator: policy (what the model says), seed, start_delay_ms, "
+        "token_delay_ms, context_len, faults; all optional. Default: the simulator's own policy."
+    )
+    rollout_batch_size: int | None = _option("Groups a step delivers. Default: 1.")
+    n_samples_per_prompt: int | None = _option("Sessions of a Group. Default: 1.")
+    agentic_concurrency: int | None = _option(
+        "Bound on resident Groups. Default: rollout_batch_size."
+    )
+    max_consecutive_dropped_groups: int | None = _option(
+        "A step ends with the first cause after so many Groups were dropped in a row. Default: 8."
+    )
+    rollout_temperature: float | None = _option(
+        "Sampling temperature; what a request asks for is ignored. Default: 1."
+    )
+    rollout_top_p: float | None = _option(
+        "Nucleus sampling; what a request asks for is ignored. Default: 1."
+    )
+    rollout_top_k: int | None = _option("Top-k sampling, -1 for off. Default: -1.")
+    rollout_max_response_len: int | None = _option(
+        "A turn's token limit where the request sets none. Default: 1024."
+    )
+    rollout_max_context_len: int | None = _option(
+        "Bound on a lineage, in tokens; 0 for none. Default: 0."
+    )
+    rollout_stop: list[str] | None = _option("Extra stop strings of every turn. Default: none.")
+    rollout_stop_token_ids: list[int] | None = _option(
+        "Extra stop token ids of every turn. Default: none."
+    )
+    reward_key: str | None = _option("Picks the primary reward when rewards are objects.")
+    custom_rm: bool | None = _option(
+        "Whether the engine asks for rewards an agent did not write; set by Engine(score=...). "
+        "Without it a missing reward drops the Group. Default: False."
+    )
+    rewards_normalization: bool | None = _option(
+        "Whether the Group's mean is subtracted from rewards. Default: True."
+    )
+    grpo_std_normalization: bool | None = _option(
+        "Whether they are also divided by the Group's unbiased standard deviation + 1e-6. "
+        "Default: True, off for Groups of one."
+    )
+    api_host: str | None = _option("Address the model endpoint binds. Default: 127.0.0.1.")
+    api_port: int | None = _option("Its port, 0 for a free one. Default: 0.")
+    api_advertise_url: str | None = _option(
+        "Base URL agents are told instead of the one bound, for agents on other machines."
+    )
+    max_body_bytes: int | None = _option("Bound on a request body, in bytes. Default: 256 MiB.")
+    run_dir: str | os.PathLike[str] | None = _option(
+        "Directory that keeps logs of failed Sessions. Default: a temporary directory, removed "
+        "when the engine closes."
+    )
+    go_max_procs: int | None = _option(
+        "Bound on threads running Go code. Default: min(8, max(2, CPUs / 8))."
+    )
+    arena_pool_bytes: int | None = _option(
+        "Bound on idle batch memory kept for reuse, in bytes. Default: 1 GiB."
+    )
+    arena_limit_bytes: int | None = _option(
+        "Bound on all batch memory, in bytes; 0 for none. Default: 0."
+    )
+
+    def __new__(cls, **options: Any) -> Config:
+        """Refuses unknown options, before __init__ would with a TypeError that helps less."""
+        _refuse_unknown(options)
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        for option in dataclasses.fields(self):
+            value = getattr(self, option.name)
+            if isinstance(value, os.PathLike) and "PathLike" in str(option.type):
+                value = os.fspath(value)
+                object.__setattr__(self, option.name, value)
+            if value is not None:
+                _check_type(option.name, _kind(option), value)
+        for name in ("agent_command", "agent_cwd"):
+            if getattr(self, name) is None:
+                raise ConfigError(f"option {name}: required, but not given", name)
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> Config:
+        """Makes a Config of a mapping, such as a parsed YAML file."""
+        if not isinstance(options, Mapping):
+            raise ConfigError(f"configuration: expected a mapping, found {_found(options)}")
+        _refuse_unknown(options)
+        return cls(**options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options that are set, as plain JSON values."""
+        values = ((o.name, getattr(self, o.name)) for o in dataclasses.fields(self))
+        return {name: _plain(value) for name, value in values if value is not None}
+
+    def to_json(self) -> str:
+        """The document the engine is opened with: the options that are set."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+
+def describe_options() -> Iterator[tuple[str, str, str]]:
+    """Yields name, kind of value, and meaning of every option."""
+    for option in dataclasses.fields(Config):
+        yield option.name, _kind(option), option.metadata["doc"]
+
+
+# ---- checks -------------------------------------------------------------------------------------
+
+
+def _refuse_unknown(options: Mapping[str, Any]) -> None:
+    known = Config.__dataclass_fields__
+    for name in options:
+        if name in known:
+            continue
+        close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
+        hint = f"did you mean {close[0]}?" if close else "see `python -m relax_rollout options`"
+        raise ConfigError(f"option {name}: unknown; {hint}", str(name))
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _is_list(of: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list | tuple) and all(of(v) for v in value)
+
+
+def _is_str(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(k, str) for k in value)
+
+
+def _is_environment(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(k, str) and isinstance(v, str) for k, v in value.items()
+    )
+
+
+# What an option's annotation is called in messages, and the test of a value.
+_KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
+    "str": ("str", _is_str),
+    "str | os.PathLike[str]": ("path", _is_str),
+    "bool": ("bool", lambda value: isinstance(value, bool)),
+    "int": ("int", _is_int),
+    "float": ("finite number", _is_number),
+    "list[str]": ("list of str", _is_list(_is_str)),
+    "list[int]": ("list of int", _is_list(_is_int)),
+    "Mapping[str, str]": ("mapping of str to str", _is_environment),
+    "Mapping[str, Any]": ("mapping with str keys", _is_object),
+}
+
+
+def _annotation(option: dataclasses.Field[Any]) -> str:
+    return str(option.type).removesuffix(" | None")
+
+
+def _kind(option: dataclasses.Field[Any]) -> str:
+    return _KINDS[_annotation(option)][0]
+
+
+_TESTS = dict(_KINDS.values())
+
+
+def _check_type(name: str, kind: str, value: object) -> None:
+    if not _TESTS[kind](value):
+        raise ConfigError(f"option {name}: expected {kind}, found {_found(value)}", name)
+    if isinstance(value, Mapping) and not isinstance(value, str):
+        try:
+            json.dumps(_plain(value), allow_nan=False)
+        except (TypeError, ValueError) as err:
+            raise ConfigError(f"option {name}: not a JSON value: {err}", name) from err
+
+
+def _found(value: object) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return value

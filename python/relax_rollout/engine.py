@@ -1,0 +1,511 @@
+"""The engine from Python: submit tasks, run rollout steps, set weight versions.
+
+Nothing calls back from the library. The engine queues events; :meth:`Engine.rollout` polls and
+answers them on the calling thread, in slices short enough for Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import islice
+from types import TracebackType
+from typing import Any, TextIO
+
+from . import _lib
+from .batch import Batch
+from .config import Config
+from .errors import (
+    ClosedError,
+    ConfigError,
+    InvalidError,
+    PanicError,
+    RelaxError,
+    StateError,
+    StepFailedError,
+)
+from .report import StepReport
+
+Task = str | Mapping[str, Any]
+"""One prompt: ``{"messages": [...], "metadata": {...}}``, either may be absent; a string is one
+user message."""
+
+ScoreHook = Callable[[list[dict[str, Any]]], Sequence[Any]]
+"""Takes the Sessions of one Group as the engine describes them and returns one reward for each:
+a finite number, or an object of numbers with the key named by the option ``reward_key``."""
+
+_SLICE_MS = 100
+"""Longest single wait inside the library, so that Ctrl-C is seen in time."""
+
+_LOGGER = logging.getLogger("relax_rollout")
+
+
+class EventKind(IntEnum):
+    """What a polled :class:`Event` is."""
+
+    BATCH = 1
+    STEP_END = 2
+    TASKS_NEEDED = 3
+    SCORE = 4
+    LOG = 5
+    PROGRESS = 6
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing the engine wants the host to know or to do."""
+
+    kind: int
+    """An :class:`EventKind`, or the bare number of a kind this package does not know."""
+    id: int
+    """Not 0 for events that want :meth:`Engine.reply`."""
+    rollout_id: int
+    batch: Batch | None
+    """The rows, only for BATCH."""
+    data: dict[str, Any]
+    """The event's fields, empty for BATCH."""
+
+
+@dataclass
+class _Step:
+    """A rollout step that was started and has not ended."""
+
+    rollout_id: int
+    tasks: Iterator[Task] | None
+    batch: Batch | None = None
+    # An exception may cut an answer short: what was asked and what was taken for it is kept for
+    # when the step goes on.
+    unanswered: list[Event] = field(default_factory=list)
+    taken: list[dict[str, Any]] = field(default_factory=list)
+
+    def take(self, count: int) -> list[dict[str, Any]]:
+        """Up to count tasks in ``taken``; fewer only where there are no more."""
+        if self.tasks is not None:
+            for task in islice(self.tasks, count - len(self.taken)):
+                self.taken.append(_task(task))
+        return self.taken
+
+
+class Engine:
+    """One running rollout engine. There can be one in a process at a time.
+
+    Args:
+        config: A :class:`~relax_rollout.Config`, or a mapping of its options.
+        score: Gives rewards to Sessions whose agent wrote none; sets ``custom_rm``. It runs on
+            the thread that polls. If it raises, or returns rewards the engine refuses, its Group
+            is dropped with that cause and the step refills.
+        progress: Draw ``Rollout 0 generation: scored=3/8`` on stderr while a step runs.
+        log: Takes the engine's log lines. Default: ``logging.getLogger("relax_rollout")``.
+
+    All methods may be called from any thread. Use it as a context manager, or call
+    :meth:`close`; it is also closed when collected and at interpreter exit.
+    """
+
+    def __init__(
+        self,
+        config: Config | Mapping[str, Any],
+        *,
+        score: ScoreHook | None = None,
+        progress: bool = False,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self.config = config if isinstance(config, Config) else Config.from_dict(config)
+        options = self.config.to_dict()
+        if score is not None and options.setdefault("custom_rm", True) is False:
+            raise ConfigError(
+                "option custom_rm: False, but Engine was given a score hook; leave one of them out",
+                "custom_rm",
+            )
+        self._score = score
+        self._log = log or _LOGGER
+        self._progress = _Progress(sys.stderr) if progress else None
+        self._batch_size = self.config.rollout_batch_size or 1
+        self._step: _Step | None = None
+        self._waiters: set[asyncio.Future[None]] = set()
+        self.last_report: StepReport | None = None
+        """The report of the last step that ended."""
+
+        self._lib = _lib.load()
+        if not options.get("agent_supervisor"):
+            options["agent_supervisor"] = _lib.find_supervisor()
+        self._handle = self._lib.open(json.dumps(options, allow_nan=False))
+        # Also runs at interpreter exit, so that agents end and locks are let go of in order.
+        self._finalizer = weakref.finalize(self, _close_quietly, self._lib, self._handle)
+
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def rollout(self, rollout_id: int, tasks: Iterable[Task] | None = None) -> Batch:
+        """Runs one step and returns its rows.
+
+        ``tasks`` is pulled lazily: ``rollout_batch_size`` tasks at first, more as Groups are
+        dropped or filtered. Pass an iterator to go on with it in the next step. Tasks submitted
+        before are used first; None means that there are no others.
+
+        The step's report is at ``batch.report`` and :attr:`last_report`. If the tasks ran out
+        before any Group was finished the batch has no rows (``len(batch) == 0``, every column
+        of zero length) and ``batch.report.debt`` says how many Groups are missing.
+
+        If an exception leaves this call (Ctrl-C, or one raised by ``tasks``), the step stays
+        open: call again with the same ``rollout_id`` to go on with it, or close the engine.
+
+        Raises:
+            StepFailedError: too many Groups in a row were dropped; it has the report.
+            StateError: another step is open.
+            ClosedError: the engine was closed meanwhile.
+        """
+        step = self._step
+        if step is None:
+            step = self._start_step(rollout_id, tasks)
+        elif step.rollout_id != rollout_id:
+            raise StateError(
+                f"rollout: step {step.rollout_id} is open; call rollout({step.rollout_id}) to go "
+                f"on with it before step {rollout_id}, or close the engine"
+            )
+        report = self._run(step)
+        self._step = None
+        self.last_report = report
+        if report.error is not None:
+            raise StepFailedError(f"rollout {report.rollout} failed: {report.error}", report)
+        batch = step.batch or Batch.empty(rollout_id)
+        batch.report = report
+        return batch
+
+    def _start_step(self, rollout_id: int, tasks: Iterable[Task] | None) -> _Step:
+        if not _is_int(rollout_id):
+            raise InvalidError(f"rollout: rollout_id is {rollout_id!r}, expected an int")
+        step = _Step(rollout_id, None if tasks is None else iter(tasks))
+        first = step.take(self._batch_size)
+        if first:
+            self._submit(first)
+            step.taken.clear()
+        self._lib.start_rollout(self._handle, rollout_id)
+        self._step = step
+        return step
+
+    def _run(self, step: _Step) -> StepReport:
+        try:
+            while True:
+                event = step.unanswered[0] if step.unanswered else self.poll()
+                if event is None:
+                    continue
+                if not step.unanswered:
+                    step.unanswered.append(event)
+                report = self._handle_event(event, step)
+                step.unanswered.clear()
+                if report is not None:
+                    return report
+        finally:
+            if self._progress is not None:
+                self._progress.finish()
+
+    def _handle_event(self, event: Event, step: _Step) -> StepReport | None:
+        if event.kind == EventKind.BATCH:
+            step.batch = event.batch
+        elif event.kind == EventKind.STEP_END:
+            return StepReport.from_dict(event.data)
+        elif event.kind == EventKind.TASKS_NEEDED:
+            self._answer_tasks(event, step)
+        elif event.kind == EventKind.SCORE:
+            self._answer_score(event)
+        elif event.kind == EventKind.LOG:
+            log_event(self._log, event.data)
+        elif event.kind == EventKind.PROGRESS and self._progress is not None:
+            self._progress.show(event.data)
+        return None
+
+    def _answer_tasks(self, event: Event, step: _Step) -> None:
+        count = int(event.data.get("count", 1))
+        taken = step.take(count)
+        try:
+            self.reply(event, {"tasks": taken, "end": len(taken) < count})
+        except InvalidError:
+            step.taken.clear()  # others are taken when the step goes on
+            raise
+        step.taken.clear()
+
+    def _answer_score(self, event: Event) -> None:
+        sessions = event.data.get("sessions", [])
+        group = event.data.get("group_id")
+        if self._score is None:
+            cause = "option custom_rm is set, but Engine was given no score hook"
+        else:
+            try:
+                rewards = [_number(r) for r in self._score(sessions)]
+                self.reply(event, {"rewards": rewards})
+                return
+            except (ClosedError, PanicError):
+                raise
+            except Exception as err:
+                # A broken hook costs its Group, never the trainer.
+                cause = f"score hook: {type(err).__name__}: {err}"
+                self._log.exception("score hook failed for group %s", group)
+        self.reply(event, {"error": cause})
+
+    # ---- low level ------------------------------------------------------------------------------
+
+    def submit(self, tasks: Iterable[Task]) -> None:
+        """Queues tasks for this and later steps."""
+        self._submit([_task(t) for t in tasks])
+
+    def _submit(self, documents: list[dict[str, Any]]) -> None:
+        self._lib.submit(self._handle, _json("submit", documents))
+
+    def start_rollout(self, rollout_id: int) -> None:
+        """Opens a step, for callers that poll themselves. One STEP_END event answers it."""
+        self._lib.start_rollout(self._handle, rollout_id)
+
+    def poll(self, timeout: float | None = None) -> Event | None:
+        """Returns the next event, or None if none came within ``timeout`` seconds.
+
+        None waits without bound. Ctrl-C ends the wait. Log and progress events are returned
+        like all others; :func:`log_event` writes a log event to a logger.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            slice_ms = _SLICE_MS
+            if until is not None:
+                slice_ms = max(0, min(slice_ms, round(1000 * (until - time.monotonic()))))
+            event = self._poll_once(slice_ms)
+            if event is not None:
+                return event
+            if until is not None and time.monotonic() >= until:
+                return None
+
+    def _poll_once(self, timeout_ms: int) -> Event | None:
+        raw = self._lib.poll(self._handle, timeout_ms)
+        if raw is None:
+            return None
+        return Event(
+            kind=EventKind(raw.kind) if raw.kind in list(EventKind) else raw.kind,
+            id=raw.id,
+            rollout_id=raw.rollout_id,
+            batch=Batch(raw.batch) if raw.batch is not None else None,
+            data=json.loads(raw.data) if raw.data else {},
+        )
+
+    async def apoll(self, timeout: float | None = None) -> Event | None:
+        """As :meth:`poll`, for asyncio: waits for the engine's eventfd and blocks no thread."""
+        loop = asyncio.get_running_loop()
+        until = None if timeout is None else loop.time() + timeout
+        while True:
+            event = self._poll_once(0)
+            if event is not None:
+                return event
+            left = None if until is None else until - loop.time()
+            if left is not None and left <= 0:
+                return None
+            await self._readable(loop, left)
+
+    async def _readable(self, loop: asyncio.AbstractEventLoop, timeout: float | None) -> None:
+        fd = self.fileno()
+        waiter = loop.create_future()
+        if not self._waiters:
+            loop.add_reader(fd, self._wake_waiters)
+        self._waiters.add(waiter)
+        try:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(waiter, timeout)
+        finally:
+            self._waiters.discard(waiter)
+            if not self._waiters:
+                loop.remove_reader(fd)
+
+    def _wake_waiters(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def reply(self, event: Event | int, answer: Mapping[str, Any]) -> None:
+        """Answers an event that has an id. A refused reply leaves the event open."""
+        event_id = event.id if isinstance(event, Event) else event
+        self._lib.reply(self._handle, event_id, _json("reply", dict(answer)))
+
+    def fileno(self) -> int:
+        """The eventfd that is readable while an event waits. The engine owns it: do not read,
+        write or close it."""
+        return self._lib.event_fd(self._handle)
+
+    # ---- weights, pauses, numbers ---------------------------------------------------------------
+
+    def set_weight_version(self, version: int) -> None:
+        """Records the version that requests from now on are sampled under.
+
+        It is used where the backend does not report a version itself. It pushes no weights.
+        """
+        if not _is_int(version) or not -(2**63) <= version < 2**63:
+            raise InvalidError(f"set_weight_version: expected an int64, found {version!r}")
+        self._lib.set_weight_version(self._handle, version)
+
+    def pause(self, timeout: float | None = None) -> bool:
+        """Closes the generation gate and waits until no request is left at the backend.
+
+        Requests in flight are aborted there and parked with the tokens they have; agents keep
+        waiting. Returns False if some were still there after ``timeout`` seconds: the gate is
+        closed all the same, and another call goes on waiting.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._lib.pause(self._handle, _SLICE_MS):
+            if until is not None and time.monotonic() >= until:
+                return False
+        return True
+
+    def resume(self) -> None:
+        """Opens the gate again; parked requests continue from their tokens."""
+        self._lib.resume(self._handle)
+
+    def stats(self) -> dict[str, Any]:
+        """A snapshot of what the engine is doing and what it waits for."""
+        return dict(json.loads(self._lib.stats(self._handle)))
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return not self._finalizer.alive
+
+    def close(self, grace: float = 10.0) -> None:
+        """Ends the engine: waiting polls raise ClosedError, agents are killed, all is joined.
+
+        ``grace`` bounds the wait, in seconds. Calling it again is harmless. Batches stay valid.
+        """
+        if self._finalizer.detach() is None:
+            return
+        self._step = None
+        try:
+            joined = self._lib.close(self._handle, round(1000 * grace))
+        except (ClosedError, PanicError):
+            return  # A poisoned engine has ended its agents and can do no more.
+        if not joined:
+            self._log.warning("close: parts of the engine still run after %g s", grace)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Engine {'closed' if self.closed else 'open'} {self._lib.path.name}>"
+
+
+def _close_quietly(library: _lib.Library, handle: int) -> None:
+    with contextlib.suppress(RelaxError):
+        library.close(handle, 10_000)
+
+
+# ---- tasks and rewards --------------------------------------------------------------------------
+
+
+def _task(task: Task) -> dict[str, Any]:
+    if isinstance(task, str):
+        return {"messages": [{"role": "user", "content": task}]}
+    if isinstance(task, Mapping) and set(task) <= {"messages", "metadata"} and task:
+        return {k: v for k, v in task.items() if v is not None}
+    shown = sorted(map(str, task)) if isinstance(task, Mapping) else type(task).__name__
+    raise InvalidError(
+        f'task: expected a str or a mapping with "messages" and/or "metadata", found {shown}'
+    )
+
+
+def _number(reward: Any) -> Any:
+    """Unwraps scalars of NumPy and tensor libraries."""
+    if isinstance(reward, Mapping):
+        return {k: _number(v) for k, v in reward.items()}
+    return reward.item() if hasattr(reward, "item") else reward
+
+
+def _json(call: str, value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as err:
+        raise InvalidError(f"{call}: not a JSON value: {err}") from err
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# ---- what people see ----------------------------------------------------------------------------
+
+
+def log_line(data: Mapping[str, Any]) -> str:
+    """The line of a LOG event: ``AGENTIC ROLLOUT event=accounting_end rollout=0 groups=2``."""
+    if data.get("line"):
+        return str(data["line"])
+    badge = " ".join(["AGENTIC", str(data.get("component") or "").upper()]).strip()
+    known = {"level", "component", "event", "text"}
+    parts = [badge]
+    if data.get("event"):
+        parts.append(f"event={data['event']}")
+    parts += [f"{k}={_shown(v)}" for k, v in data.items() if k not in known and v is not None]
+    if data.get("text"):
+        parts.append(str(data["text"]))
+    return " ".join(parts)
+
+
+def log_event(logger: logging.Logger, data: Mapping[str, Any]) -> None:
+    """Writes a LOG event to a logger, at its own level."""
+    level = logging.getLevelName(str(data.get("level", "info")).upper())
+    if not isinstance(level, int):
+        level = logging.WARNING if level.endswith("WARN") else logging.INFO
+    logger.log(level, "%s", log_line(data))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool | dict | list):
+        return json.dumps(value)
+    return str(value)
+
+
+class _Progress:
+    """One line on a stream: redrawn on a terminal, else printed when a tenth was gained."""
+
+    _REDRAW_S = 0.1
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._began = time.monotonic()
+        self._drawn_at = 0.0
+        self._drawn = ""
+        self._tenth = -1
+        self._rollout: Any = None
+
+    def show(self, data: Mapping[str, Any]) -> None:
+        """Draws a PROGRESS event."""
+        now = time.monotonic()
+        if data.get("rollout") != self._rollout:
+            self._rollout, self._began, self._tenth = data.get("rollout"), now, -1
+        scored, total = int(data.get("scored") or 0), int(data.get("total") or 0)
+        seconds = round(now - self._began)
+        line = f"Rollout {self._rollout} generation: scored={scored}/{total} [{seconds}s]"
+        tenth = 10 * scored // total if total else 0
+        complete = scored >= total
+        if self._terminal:
+            if now - self._drawn_at >= self._REDRAW_S or complete:
+                self._write(f"\r{line.ljust(len(self._drawn))}")
+                self._drawn, self._drawn_at = line, now
+        elif tenth != self._tenth:
+            self._write(f"{line}\n")
+        self._tenth = tenth
+
+    def finish(self) -> None:
+        """Ends the line."""
+        if self._drawn:
+            self._write("\n")
+            self._drawn = ""
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
