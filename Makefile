@@ -1,0 +1,135 @@
+# Relax Rollout: everything is built and installed below this directory, in .venv and .cache.
+#
+#   make demo    the main job on the embedded simulator, end to end
+#   make test    all tests and checks
+#   make bench   benchmarks, printed as ratios
+#   make lib     the shared library and the agent supervisor
+#   make clean   removes what was built; make distclean also what was installed
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+ROOT   := $(abspath .)
+CACHE  := $(ROOT)/.cache
+VENV   := $(ROOT)/.venv
+PY     := $(VENV)/bin/python
+PYTHON ?= python3
+GO     ?= go
+CARGO  ?= cargo
+CC     ?= cc
+CXX    ?= c++
+
+# The project's own module, build and crate caches: a fresh machine needs nothing else, and a
+# second run needs no network.
+export GOMODCACHE := $(CACHE)/go/mod
+export GOCACHE    := $(CACHE)/go/build
+export GOFLAGS    := -mod=readonly -modcacherw -buildvcs=false
+export GOTOOLCHAIN := local
+export CGO_ENABLED := 1
+export CARGO_HOME := $(CACHE)/cargo
+export RELAX_SHARED ?= $(abspath ../shared)
+
+VERSION   := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' python/relax_rollout/_version.py)
+TOKLIB    := $(CACHE)/lib/libtokenizers.a
+SHIM      := relax/internal/tokenizer/hf/shim
+LIB       := python/relax_rollout/librelax_rollout.so
+INIT      := python/relax_rollout/bin/relax-agent-init
+GOSOURCES := $(shell find relax capi -name '*.go' -not -name '*_test.go' -o -path 'capi/*' -name '*.[ch]') go.mod go.sum include/relax_rollout.h capi/relax.map
+STAMP     := $(VENV)/.installed
+
+.PHONY: help
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# ---- tools and dependencies ---------------------------------------------------------------
+
+.PHONY: tools
+tools:
+	@.ci/tools "$(GO)" "$(CARGO)" "$(PYTHON)" "$(CC)" "$(CXX)"
+
+$(CACHE)/.modules: go.mod go.sum | tools
+	@mkdir -p $(CACHE)
+	$(GO) mod download
+	@touch $@
+
+# libtokenizers.a from crates.io alone; see the crate's doc comment.
+$(TOKLIB): $(SHIM)/Cargo.toml $(SHIM)/Cargo.lock $(wildcard $(SHIM)/src/*.rs) | tools
+	@mkdir -p $(CACHE)/lib
+	cd $(SHIM) && ( $(CARGO) build --release --locked --offline --target-dir $(CACHE)/tokenizers 2>/dev/null \
+	  || $(CARGO) build --release --locked --target-dir $(CACHE)/tokenizers )
+	cp $(CACHE)/tokenizers/release/libtokenizers.a $@
+
+$(STAMP): python/requirements-dev.lock | tools
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -r python/requirements-dev.lock
+	@touch $@
+
+.PHONY: deps
+deps: $(CACHE)/.modules $(TOKLIB) $(STAMP)
+
+# ---- what is built --------------------------------------------------------------------------
+
+$(LIB): $(GOSOURCES) $(TOKLIB) $(CACHE)/.modules
+	$(GO) build -buildmode=c-shared -trimpath \
+	  -ldflags '-s -w -X main.version=$(VERSION) -extldflags=-Wl,--version-script=$(ROOT)/capi/relax.map' \
+	  -o $@ ./capi
+	@rm -f $(LIB:.so=.h)
+
+$(INIT): $(GOSOURCES) $(CACHE)/.modules
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@ ./relax/internal/agent/agentinit
+
+.PHONY: lib
+lib: $(LIB) $(INIT)
+
+# ---- the two commands of the README ----------------------------------------------------------
+
+.PHONY: demo
+demo: lib $(STAMP)
+	PYTHONPATH=$(ROOT)/python $(PY) examples/train_calculator.py
+
+.PHONY: test
+test: test-lint test-go test-c test-python test-bench
+	@echo "make test: everything passed"
+
+.PHONY: test-lint
+test-lint: $(CACHE)/.modules $(TOKLIB) $(STAMP)
+	@unformatted=$$(gofmt -l relax capi bench examples); \
+	  if [ -n "$$unformatted" ]; then echo "gofmt -w these: $$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(VENV)/bin/ruff check python examples bench testdata setup.py
+	$(VENV)/bin/ruff format --check python examples bench testdata setup.py
+	$(VENV)/bin/mypy
+
+.PHONY: test-go
+test-go: $(CACHE)/.modules $(TOKLIB)
+	$(GO) test -race -timeout 15m ./...
+	$(GO) test -timeout 5m -tags relax_nohf ./relax/internal/tokenizer/... ./relax
+
+.PHONY: test-c
+test-c: lib
+	CC="$(CC)" CXX="$(CXX)" capi/ctest/run.sh $(ROOT)/$(LIB) $(ROOT)/$(INIT)
+
+.PHONY: test-python
+test-python: lib $(STAMP)
+	cd python && $(PY) -m pytest -q
+
+# Benchmarks once each: they must run, their numbers are not judged here.
+.PHONY: test-bench
+test-bench: lib $(STAMP)
+	$(GO) test -run '^$$' -bench . -benchtime 1x ./...
+	$(PY) bench/poll.py --smoke
+
+.PHONY: bench
+bench: lib $(STAMP)
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+	$(PY) bench/poll.py
+
+.PHONY: clean
+clean:
+	rm -rf build dist python/*.egg-info $(LIB) python/relax_rollout/bin
+
+.PHONY: distclean
+distclean: clean
+	rm -rf $(VENV) $(CACHE)
