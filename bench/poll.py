@@ -21,8 +21,11 @@ BYTES_A_TOKEN = 9
 AGENT = """
 import json, os, urllib.request
 body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "go"}]}).encode()
-request = urllib.request.Request(os.environ["RELAX_BASE_URL"] + "v1/chat/completions", body, {
-    "Authorization": "Bearer " + os.environ["RELAX_SESSION_ID"], "Content-Type": "application/json"})
+request = urllib.request.Request(
+    os.environ["RELAX_BASE_URL"] + "v1/chat/completions",
+    body,
+    {"Authorization": "Bearer " + os.environ["RELAX_SESSION_ID"]},
+)
 urllib.request.urlopen(request).read()
 open(os.environ["RELAX_OUTPUT_JSON"], "w").write('{"reward": 1}')
 """
@@ -83,7 +86,8 @@ def main() -> None:
     large, rounds = (4.0, 1) if smoke else (64.0, 7)
     big = statistics.median(poll_to_views(large, rounds))
     small = statistics.median(poll_to_views(large / 64, rounds))
-    print(f"poll to views: {large:.0f} MB batch {big:.3f} ms, {large / 64:.2f} MB batch {small:.3f} ms, ratio {big / small:.2f}")
+    print(f"poll to views: {large:.0f} MB batch {big:.3f} ms, {large / 64:.2f} MB batch {small:.3f} ms")
+    print(f"ratio {big / small:.2f} for 64 times the size")
 
 
 if __name__ == "__main__":

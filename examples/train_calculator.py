@@ -49,7 +49,10 @@ def policy_document() -> dict[str, Any]:
             },
             {
                 "name": "answer",
-                "match": {"contains": "<tool_response>", "regex": r"<tool_response>\n(?P<r>-?\d+)\n"},
+                "match": {
+                    "contains": "<tool_response>",
+                    "regex": r"<tool_response>\n(?P<r>-?\d+)\n",
+                },
                 "candidates": [
                     {"text": "The answer is ${r}.", "weight": 0.0},
                     {"text": "The answer is ${r+1}.", "weight": 0.5},
@@ -115,7 +118,9 @@ class Policy:
 
     def candidates(self, prompt: npt.NDArray[np.int32]) -> tuple[str, dict[int, list[int]]]:
         """What could follow a prompt: its class, and the ids of each candidate by number."""
-        answer = call_json("POST", self.url + "/simulator/distribution", {"input_ids": prompt.tolist()})
+        answer = call_json(
+            "POST", self.url + "/simulator/distribution", {"input_ids": prompt.tolist()}
+        )
         found = answer["candidates"]
         return found[0]["class"], {c["index"]: c["ids"] for c in found}
 
@@ -126,7 +131,9 @@ class Policy:
         out = []
         here = 1.0
         for n in range(1, len(ids) + 1):
-            below = sum(probabilities[i] for i, other in reply.candidates.items() if other[:n] == ids[:n])
+            below = sum(
+                probabilities[i] for i, other in reply.candidates.items() if other[:n] == ids[:n]
+            )
             out.append(np.log(below / here))
             here = below
         return np.array(out)
@@ -251,7 +258,12 @@ def main() -> None:
         for step in range(args.steps):
             batch = engine.rollout(step, tasks)
             checks.batch(batch)
-            line = (step, float(batch.numpy("reward").mean()), batch.numpy("tokens").size, staleness(batch, version))
+            line = (
+                step,
+                float(batch.numpy("reward").mean()),
+                batch.numpy("tokens").size,
+                staleness(batch, version),
+            )
             table.append(line)
             learn(batch, policy, checks, version, args.rate)
             version = policy.push()
@@ -270,12 +282,15 @@ def conclude(table: list[tuple[int, float, int, float]], checks: Checks) -> None
     """Says what was verified, or ends with the first promise that was broken."""
     first = np.mean([row[1] for row in table[:2]])
     last = np.mean([row[1] for row in table[-2:]])
-    check(f"recorded logprobs equal the recomputation (worst gap {checks.worst_logprob:.2e})", checks.worst_logprob < 1e-4)
+    check(
+        f"recorded logprobs equal the recomputation (worst gap {checks.worst_logprob:.2e})",
+        checks.worst_logprob < 1e-4,
+    )
     check(f"mean reward rose ({first:.3f} to {last:.3f})", bool(last > first))
     check("started = delivered + dropped", checks.started == checks.accounted)
     print("\nverified:")
     print(f"  masks mark exactly the sampled ids ({checks.turns} turns)")
-    print(f"  recorded logprobs equal the trainer's recomputation (worst gap {checks.worst_logprob:.1e})")
+    print(f"  logprobs equal the trainer's recomputation (worst gap {checks.worst_logprob:.1e})")
     print("  the arrays lie inside the engine's arena: no copy was made")
     print(f"  mean reward rose from {first:.3f} to {last:.3f}")
     print(f"  started = delivered + dropped ({checks.started} sessions)")

@@ -111,7 +111,8 @@ enum {
   RELAX_EVENT_BATCH = 1,        /* rows, in .batch: one reference, the caller's      */
   RELAX_EVENT_STEP_END = 2,     /* a rollout ended: its report                       */
   RELAX_EVENT_TASKS_NEEDED = 3, /* {"count"}: reply {"tasks": [...], "end": bool}    */
-  RELAX_EVENT_SCORE = 4,        /* {"group_id","sessions"}: reply {"rewards": [...]} */
+  RELAX_EVENT_SCORE = 4,        /* {"group_id","sessions"}: reply {"rewards": [...]}
+                                   or {"error": text}, which drops the Group         */
   RELAX_EVENT_LOG = 5,          /* {"level","component","event","text", ...}         */
   RELAX_EVENT_PROGRESS = 6      /* {"rollout","scored","done","total"}               */
 };

@@ -41,7 +41,9 @@ type Config struct {
 	SGLangAPIKey string `json:"sglang_api_key"`
 	// SGLangServerConcurrency bounds requests in flight at the backend. Default 512.
 	SGLangServerConcurrency int `json:"sglang_server_concurrency"`
-	// Simulator configures the embedded simulator: a sglangtest policy document.
+	// Simulator configures the embedded simulator: an object with any of "policy" (a
+	// sglangtest.Policy document), "seed", "start_delay_ms", "token_delay_ms", "context_len" and
+	// "faults" (sglangtest fault rules). Default: a built-in policy that answers any prompt.
 	Simulator json.RawMessage `json:"simulator"`
 
 	// RolloutBatchSize is the number of Groups a step delivers. Default 1.

@@ -50,7 +50,7 @@ func TestOpenNamesTheOption(t *testing.T) {
 		{"no checkpoint", func(c *Config) { c.SGLangURL = "http://127.0.0.1:1" }, "hf_checkpoint", "required"},
 		{"checkpoint", func(c *Config) { c.HFCheckpoint = "/does/not/exist" }, "hf_checkpoint", "/does/not/exist"},
 		{"no template", func(c *Config) { c.HFCheckpoint = noTemplate }, "hf_checkpoint", "chat template"},
-		{"parser", func(c *Config) { c.ToolCallParser = "nope" }, "", "agentic_tool_call_parser"},
+		{"parser", func(c *Config) { c.ToolCallParser = "nope" }, "agentic_tool_call_parser", "qwen25"},
 		{"kwargs", func(c *Config) { c.ApplyChatTemplateKwargs = json.RawMessage("[]") }, "apply_chat_template_kwargs", "object"},
 		{"simulator", func(c *Config) { c.Simulator = json.RawMessage(`{"polcy": 1}`) }, "simulator", "polcy"},
 		{"port", func(c *Config) { c.APIPort = 70000 }, "api_port", "65535"},

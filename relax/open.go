@@ -14,6 +14,7 @@ import (
 	"github.com/relax-rollout/relax-rollout/relax/internal/batch"
 	"github.com/relax-rollout/relax-rollout/relax/internal/chat"
 	"github.com/relax-rollout/relax-rollout/relax/internal/gateway"
+	"github.com/relax-rollout/relax-rollout/relax/internal/parsers"
 	"github.com/relax-rollout/relax-rollout/relax/internal/safego"
 	"github.com/relax-rollout/relax-rollout/relax/internal/schedule"
 	"github.com/relax-rollout/relax-rollout/relax/internal/sglang"
@@ -98,6 +99,9 @@ func (c *core) openRunDir() error {
 
 func (c *core) openFormat() error {
 	opts := chat.Options{ReasoningParser: c.cfg.ReasoningParser, ToolCallParser: c.cfg.ToolCallParser}
+	if err := checkParsers(opts); err != nil {
+		return err
+	}
 	var err error
 	if c.cfg.HFCheckpoint == "" {
 		c.format, err = chat.New(bytetok.New(), opts)
@@ -111,6 +115,17 @@ func (c *core) openFormat() error {
 	c.isStop = make(map[int32]bool, len(c.stopIDs))
 	for _, id := range c.stopIDs {
 		c.isStop[id] = true
+	}
+	return nil
+}
+
+// checkParsers names the option of a parser that does not exist.
+func checkParsers(opts chat.Options) error {
+	if _, err := parsers.Reasoning(opts.ReasoningParser); err != nil {
+		return &OptionError{Option: "agentic_reasoning_parser", Problem: "cannot be used", Err: err}
+	}
+	if _, err := parsers.ToolCalls(opts.ToolCallParser); err != nil {
+		return &OptionError{Option: "agentic_tool_call_parser", Problem: "cannot be used", Err: err}
 	}
 	return nil
 }

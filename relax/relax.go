@@ -56,7 +56,8 @@ const (
 	// {"tasks": [...], "end": bool}; "end" says that no more will come for this rollout.
 	EventTasksNeeded EventKind = 3
 	// EventScore asks for the rewards of Data {"group_id", "sessions": [...]} when
-	// Config.CustomRM is set. Reply with {"rewards": [number or object, ...]}, one for each session.
+	// Config.CustomRM is set. Reply with {"rewards": [number or object, ...]}, one for each
+	// session; rewards the agents wrote are kept. {"error": text} drops the Group.
 	EventScore EventKind = 4
 	// EventLog carries Data {"level", "component", "event", "text", ...fields}.
 	EventLog EventKind = 5

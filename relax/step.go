@@ -21,13 +21,12 @@ const (
 
 // stepState is what a step has started and what became of it.
 type stepState struct {
-	rollout   int64
-	started   time.Time
-	groups    []*group // delivered, in order of delivery
-	scored    int      // Sessions with credit
-	books     Accounting
-	drops     map[schedule.Reason]*Drop
-	assembled bool
+	rollout int64
+	started time.Time
+	groups  []*group // delivered, in order of delivery
+	scored  int      // Sessions with credit
+	books   Accounting
+	drops   map[schedule.Reason]*Drop
 }
 
 func (c *core) startRollout(rollout int64) error {

@@ -256,6 +256,7 @@ func (t *turn) commit() (*wire.Completion, *wire.Error) {
 		s.fail(err)
 		return nil, wire.Internal(err.Error())
 	}
+	s.cache.Intern(reply.Message) // the client's replay of it shares its memory
 	return t.completion(reply), nil
 }
 

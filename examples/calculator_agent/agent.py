@@ -91,7 +91,10 @@ def main() -> None:
     answer, calls = solve(list(task["messages"]))
     numbers = re.findall(r"-?\d+", answer)
     right = bool(numbers) and int(numbers[-1]) == task["metadata"]["answer"]
-    output = {"reward": float(right), "metadata": {"task_success": float(right), "tool_calls": calls}}
+    output = {
+        "reward": float(right),
+        "metadata": {"task_success": float(right), "tool_calls": calls},
+    }
     Path(os.environ["RELAX_OUTPUT_JSON"]).write_text(json.dumps(output), encoding="utf-8")
 
 

@@ -43,6 +43,7 @@ func (s *Server) generate(ctx *fasthttp.RequestCtx) {
 		ctx.SetBodyStream(st, -1)
 		return
 	}
+	defer st.done() // whatever happens
 	err = r.queue()
 	for err == nil && !r.finished && (r.fault == nil || r.fault.Status == 0) {
 		err = r.produce()

@@ -17,11 +17,11 @@ type world struct {
 	now    time.Time
 	groups map[GroupID]*simGroup
 	// steps
-	ended, open                       int
-	started, delivered, dropped, gone int
-	deliveredInStep                   int
-	needTasks                         bool
-	noMoreTasks                       bool
+	ended, open                 int
+	started, delivered, dropped int
+	deliveredInStep             int
+	needTasks                   bool
+	noMoreTasks                 bool
 }
 
 type simGroup struct {
