@@ -12,8 +12,8 @@ const DefaultCacheBytes = 32 << 20
 
 // A Cache recognises messages and tool lists of one Session by the raw bytes they came in,
 // so that a replayed history is neither parsed nor stored again. In a list the cache expects
-// each message to be followed by the one that followed it last time: such a hit costs one
-// comparison of the raw bytes. Any other hit costs a hash and a comparison. Equal messages
+// after the same messages the one that came there last time: such a hit costs one comparison
+// of the raw bytes. Any other hit costs a hash and a comparison. Equal messages
 // from different bytes share one [Message].
 //
 // Memory is bounded: raw bytes and messages are counted, and when half the limit is full the
@@ -28,16 +28,27 @@ type Cache struct {
 	mu    sync.Mutex
 	young generation
 	old   generation
-	// first and tools are where expectations start: the last first message and tool list.
-	first, tools *span
+	// tools is the tool list to expect: the last one.
+	tools *span
 }
 
 // A generation is one half of a Cache.
 type generation struct {
 	spans    map[uint64]*span
 	messages map[uint64]*Message
-	bytes    int
+	// followers are the spans to expect after the spans a place stands for.
+	followers map[place]*span
+	bytes     int
 }
+
+// A place is a position in a list: a chain of hashes over the spans before it. Equal messages
+// at different places have followers of their own.
+type place uint64
+
+func (p place) after(s *span) place { return place(State(p).mix(s.key)) }
+
+// followerOverhead is about what one follower takes, in bytes.
+const followerOverhead = 48
 
 // A span is one piece of raw JSON and what it meant. A forgotten span has no raw bytes.
 type span struct {
@@ -48,8 +59,6 @@ type span struct {
 	size    int
 	// young: the span is in the younger half.
 	young bool
-	// follower is the span that came after this one last time.
-	follower *span
 }
 
 // NewCache returns a Cache that holds at most about limit bytes, [DefaultCacheBytes] if
@@ -100,7 +109,7 @@ func (c *Cache) Messages(raw []byte, at int, build func(index int, raw []byte) (
 	if i < len(raw) && raw[i] == ']' {
 		return nil, i + 1, nil
 	}
-	run := run{messages: make([]*Message, 0, 64), end: i}
+	run := run{messages: make([]*Message, 0, 64), end: i, known: true}
 	for {
 		if !c.expected(&run, raw, i) {
 			run.end, err = c.unexpected(&run, raw, i, err, build)
@@ -123,38 +132,33 @@ func (c *Cache) Messages(raw []byte, at int, build func(index int, raw []byte) (
 	return run.messages, i + 1, nil
 }
 
-// A run is how far a list has been read: its messages, the last one's span if the cache has
-// it, and the index after it.
+// A run is how far a list has been read: its messages, the place after them (known only while
+// the cache has them all), and the index after them.
 type run struct {
 	messages []*Message
-	last     *span
+	place    place
+	known    bool
 	end      int
 }
 
-// expected reads the messages from raw[i] on that follow the run's last one as they did last
-// time (from the last list's first one if there is none) and reports whether there was any. A
-// message's bytes are an entire JSON object, so no other value can begin with them.
+// expected reads the messages from raw[i] on that came at the run's place last time and
+// reports whether there was any. A message's bytes are an entire JSON object, so no other
+// value can begin with them.
 func (c *Cache) expected(r *run, raw []byte, i int) bool {
-	if c == nil {
+	if c == nil || !r.known {
 		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	found := false
 	for i < len(raw) {
-		s := c.first
-		if len(r.messages) > 0 {
-			if r.last == nil {
-				break
-			}
-			s = r.last.follower
-		}
+		s := c.follower(r.place)
 		if s == nil || len(s.raw) == 0 || s.raw[0] != '{' || !bytes.HasPrefix(raw[i:], s.raw) {
 			break
 		}
 		c.touch(s)
 		found = true
-		r.messages, r.last, r.end = append(r.messages, s.message), s, i+len(s.raw)
+		r.messages, r.place, r.end = append(r.messages, s.message), r.place.after(s), i+len(s.raw)
 		comma := skipSpace(raw, r.end)
 		if comma >= len(raw) || raw[comma] != ',' {
 			break
@@ -171,30 +175,41 @@ func (c *Cache) unexpected(r *run, raw []byte, i int, failed error, build func(i
 	if err != nil {
 		return 0, err
 	}
-	var s *span
-	var m *Message
-	if failed == nil {
-		index := len(r.messages)
-		s, m, failed = c.next(r, raw[i:end], func(owned []byte) (*Message, error) { return build(index, owned) })
+	if failed != nil {
+		r.messages, r.known = append(r.messages, nil), false
+		return end, failed
 	}
-	r.messages, r.last = append(r.messages, m), s
-	return end, failed
+	index := len(r.messages)
+	s, m, err := c.message(raw[i:end], func(owned []byte) (*Message, error) { return build(index, owned) })
+	r.messages = append(r.messages, m)
+	if r.known = r.known && s != nil; r.known {
+		c.expect(r.place, s)
+		r.place = r.place.after(s)
+	}
+	return end, err
 }
 
-// next reads an element nobody expected and expects it after the run's last from now on.
-func (c *Cache) next(r *run, raw []byte, build func(raw []byte) (*Message, error)) (*span, *Message, error) {
-	s, m, err := c.message(raw, build)
-	if err != nil || s == nil {
-		return nil, m, err
-	}
+// expect makes s the span to expect at a place from now on.
+func (c *Cache) expect(p place, s *span) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(r.messages) == 0 {
-		c.first = s
-	} else if r.last != nil {
-		r.last.follower = s
+	c.makeRoom(followerOverhead)
+	c.young.followers[p] = s
+}
+
+// follower returns the span to expect at a place, nil if there is none.
+func (c *Cache) follower(p place) *span {
+	s := c.young.followers[p]
+	if s != nil {
+		return s
 	}
-	return s, m, nil
+	if s = c.old.followers[p]; s != nil {
+		delete(c.old.followers, p)
+		c.old.bytes -= followerOverhead
+		c.makeRoom(followerOverhead)
+		c.young.followers[p] = s
+	}
+	return s
 }
 
 // Tools returns the tool list that raw means, as [Cache.Message] does for messages.
@@ -307,14 +322,14 @@ func (c *Cache) makeRoom(n int) {
 			s.young = false
 		}
 		c.old = c.young
-		c.young = generation{spans: map[uint64]*span{}, messages: map[uint64]*Message{}}
+		c.young = generation{spans: map[uint64]*span{}, messages: map[uint64]*Message{}, followers: map[place]*span{}}
 	}
 	c.young.bytes += n
 }
 
 // forget frees what a span holds: others may still expect it after them.
 func (s *span) forget() {
-	s.raw, s.message, s.tools, s.follower = nil, nil, nil, nil
+	s.raw, s.message, s.tools = nil, nil, nil
 }
 
 // Bytes is about what the cache holds now, in bytes.

@@ -41,7 +41,9 @@ type Format struct {
 	stopIDs   []int32 // the terminator first
 	// The generation prompts with thinking left to the model and with it switched off.
 	prompt, promptNoThinking prompt
-	cache                    encodeCache
+	// newline is the encoded text between two turns, the one run that every delta has.
+	newline []int32
+	cache   encodeCache
 }
 
 // A prompt is an encoded generation prompt.
@@ -83,6 +85,9 @@ func newFormat(tok tokenizer.Tokenizer, s style, stops []int32, opts Options) (*
 			f.stopIDs = append(f.stopIDs, id)
 		}
 	}
+	if f.newline, err = tok.Encode("\n"); err != nil {
+		return nil, fmt.Errorf("encode the text between two turns: %w", err)
+	}
 	if f.prompt, err = f.encodePrompt(false); err != nil {
 		return nil, err
 	}
@@ -95,10 +100,18 @@ func newFormat(tok tokenizer.Tokenizer, s style, stops []int32, opts Options) (*
 	return f, nil
 }
 
+// encode encodes the text between two control tokens.
+func (f *Format) encode(text []byte) ([]int32, error) {
+	if len(text) == 1 && text[0] == '\n' {
+		return f.newline, nil
+	}
+	return f.tok.Encode(string(text))
+}
+
 func (f *Format) encodePrompt(noThinking bool) (prompt, error) {
 	var s script
 	f.style.prompt(&s, &scene{controls: f.controls, noThinking: noThinking})
-	ids, err := s.ids(f.tok)
+	ids, err := s.ids(f.encode)
 	if err != nil {
 		return prompt{}, fmt.Errorf("generation prompt: %w", err)
 	}

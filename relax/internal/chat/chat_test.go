@@ -78,7 +78,7 @@ func generated(t testing.TB, f *Format, text string) []int32 {
 	t.Helper()
 	var s script
 	s.template(f.controls, text)
-	ids, err := s.ids(f.tok)
+	ids, err := s.ids(f.encode)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func (f *Format) Observe(req *canon.Request, from int, prev Prev) (Observation, 
 	for i := from; i < len(v.messages); i++ {
 		f.style.message(&s, v, i)
 	}
-	body, err := f.cache.get(s, func(s *script) ([]int32, error) { return s.ids(f.tok) })
+	body, err := f.cache.get(s, func(s *script) ([]int32, error) { return s.ids(f.encode) })
 	if err != nil {
 		return Observation{}, fmt.Errorf("observe messages %d to %d: %w", from, len(req.Messages)-1, err)
 	}

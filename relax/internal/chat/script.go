@@ -79,14 +79,14 @@ func (s *script) plain(text string) { s.text = append(s.text, text...) }
 
 // ids encodes the script: marks are their ids, the text between two marks is encoded in one
 // piece, so that merges across the template's and the content's text are Hugging Face's.
-func (s *script) ids(tok tokenizer.Tokenizer) ([]int32, error) {
+func (s *script) ids(encode func(text []byte) ([]int32, error)) ([]int32, error) {
 	out := make([]int32, 0, len(s.text)/3+2*len(s.marks)+8)
 	at := 0
 	run := func(end int) error {
 		if at == end {
 			return nil
 		}
-		ids, err := tok.Encode(string(s.text[at:end]))
+		ids, err := encode(s.text[at:end])
 		if err != nil {
 			return fmt.Errorf("encode %d bytes of chat text: %w", end-at, err)
 		}

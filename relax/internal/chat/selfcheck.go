@@ -12,7 +12,7 @@ import (
 // template says, on every turn and in silence.
 func (f *Format) selfCheck() error {
 	s := f.checkScript()
-	ids, err := s.ids(f.tok)
+	ids, err := s.ids(f.encode)
 	if err != nil {
 		return fmt.Errorf("tokenizer self-check: %w", err)
 	}
