@@ -59,7 +59,8 @@ static void delist(owner *o) {
   pthread_mutex_unlock(&mu);
 }
 
-/* Copies columns and NUL-terminated names behind the owner. */
+/* Copies columns and NUL-terminated names behind the owner; the header promises that the names
+ * follow one another. */
 static void describe(owner *o, const relaxc_column_spec *specs, uint32_t n, const char *names) {
   char *text = (char *)(o->columns + n);
   for (uint32_t i = 0; i < n; i++) {

@@ -74,7 +74,8 @@ enum {
   RELAX_DOM_BYTES = 4    /* raw bytes                          */
 };
 
-/* A column of a batch. Columns are found by name; skip names you do not know. */
+/* A column of a batch. Columns are found by name; skip names you do not know. The names of a
+ * batch follow one another in memory in the order of its columns, each with its NUL. */
 typedef struct relax_column {
   const char *name;     /* owned by the batch, NUL-terminated  */
   void *data;           /* 64-byte aligned                     */

@@ -7,7 +7,7 @@ import (
 
 // Stats is what [Engine.Stats] reports. Every wait of the engine shows up here.
 type Stats struct {
-	// Rollout is the open step, null between steps.
+	// Rollout is the open step, null between its step end and the next start.
 	Rollout *int64 `json:"rollout"`
 	Debt    int    `json:"debt"`
 	// Groups by what they wait for: preparing (first requests), running (agents), scoring (credit).
@@ -48,7 +48,10 @@ func (c *core) stats() ([]byte, error) {
 	var s Stats
 	err := c.do(func() error {
 		counts := c.machine.Counts()
-		s.Rollout, s.Debt, s.QueuedTasks = counts.OpenRollout, counts.Debt, counts.QueuedTasks
+		s.Debt, s.QueuedTasks = counts.Debt, counts.QueuedTasks
+		if c.step != nil { // until its step end is queued, so also while its batch is built
+			s.Rollout = &c.step.rollout
+		}
 		s.Groups.Preparing, s.Groups.Running = counts.Preparing, counts.Running
 		s.Groups.Scoring, s.Groups.Resident = counts.Scoring, counts.Resident
 		s.Replies = len(c.asks)

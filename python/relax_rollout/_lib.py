@@ -13,12 +13,12 @@ import json
 import os
 import re
 import resource
+import struct
 import threading
 import warnings
-import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import (
     FORK_CURE,
@@ -413,11 +413,10 @@ class RawEvent:
 # ---- batches ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ColumnInfo:
+class ColumnInfo(NamedTuple):
     """Where one column of a batch lies and what it holds."""
 
-    index: int
+    number: int
     name: str
     address: int
     length: int
@@ -436,18 +435,44 @@ class ColumnInfo:
         return f"{'|' if self.bits == 8 else '<'}{'iuf'[self.code]}{self.bits // 8}"
 
 
+# CColumn as one record: reading ctypes fields one by one is several times slower, and a poll is
+# mostly this. The offsets of name in the first and last record bound the names' text.
+_COLUMN = struct.Struct("=QQqQBBHI16x")
+
+
+class _Table:
+    """The columns of a native batch, each described only when it is asked for."""
+
+    def __init__(self, address: int, count: int) -> None:
+        self._records = ctypes.string_at(address, count * _COLUMN.size)
+        first = self._record(0)[0]
+        last = self._record(count - 1)[0]
+        text = ctypes.string_at(first, last - first) + ctypes.string_at(last)
+        self.names = tuple(text.decode().split("\0"))
+
+    def _record(self, number: int) -> tuple[int, ...]:
+        return _COLUMN.unpack_from(self._records, number * _COLUMN.size)
+
+    def info(self, name: str) -> ColumnInfo:
+        """The description of a column; KeyError if there is none of that name."""
+        try:
+            number = self.names.index(name)
+        except ValueError:
+            raise KeyError(name) from None
+        _, data, length, offset, code, bits, domain, _ = self._record(number)
+        return ColumnInfo(number, name, data, length, offset, code, bits, domain)
+
+
 class NativeBatch:
     """One reference on a relax_batch, given back when the last Python object lets go of it.
 
     Giving back is pure C, so it is safe on any thread, after close and in forked children.
-    It is left out at interpreter exit, where the process gives back everything at once.
     """
 
     def __init__(self, library: Library, address: int) -> None:
         self._dll = library._dll
+        self._give_back = library._dll.relax_batch_release
         self._address = address
-        self._release = weakref.finalize(self, self._dll.relax_batch_release, address)
-        self._release.atexit = False
         head = CBatch.from_address(address)
         self.batch_id: int = head.batch_id
         self.rollout_id: int = head.rollout_id
@@ -456,23 +481,17 @@ class NativeBatch:
         self.n_segments: int = head.n_segments
         self.base: int = head.base or 0
         self.nbytes: int = head.nbytes
-        self.columns = tuple(
-            ColumnInfo(
-                index=i,
-                name=c.name.decode(),
-                address=c.data or 0,
-                length=c.len,
-                offset=c.byte_offset,
-                code=c.dl_code,
-                bits=c.dl_bits,
-                domain=c.domain,
-            )
-            for i, c in ((i, head.columns[i]) for i in range(head.n_columns))
-        )
+        table = _Table(ctypes.addressof(head.columns.contents), head.n_columns)
+        self.names = table.names
+        self.info = table.info
+
+    def __del__(self) -> None:
+        # A tenth of the price of weakref.finalize, which is a good part of a poll.
+        self._give_back(self._address)
 
     def dlpack(self, column: ColumnInfo, versioned: bool) -> object:
         """A DLPack capsule over a column. It holds a reference of its own on the batch."""
-        tensor = self._dll.relax_column_dlpack(self._address, column.index, int(versioned))
+        tensor = self._dll.relax_column_dlpack(self._address, column.number, int(versioned))
         if not tensor:
             raise OutOfMemoryError(f"__dlpack__: no memory for a view of column {column.name!r}")
         return _capsule(tensor, versioned)

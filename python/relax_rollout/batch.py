@@ -31,7 +31,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
@@ -44,6 +44,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .report import StepReport
+
+_DTYPES = {
+    (code, bits): np.dtype(f"{kind}{bits // 8}")
+    for code, kind in enumerate("iuf")
+    for bits in (8, 16, 32, 64)
+    if (code, bits) != (2, 8)
+}
+"""NumPy's types by DLPack code and bits."""
 
 _CPU = (1, 0)
 """DLPack's name of host memory: kDLCPU, device 0."""
@@ -67,7 +75,9 @@ class _Memory(Protocol):
     @property
     def nbytes(self) -> int: ...
     @property
-    def columns(self) -> tuple[ColumnInfo, ...]: ...
+    def names(self) -> tuple[str, ...]: ...
+
+    def info(self, name: str) -> ColumnInfo: ...
 
     def dlpack(self, column: ColumnInfo, versioned: bool) -> object: ...
 
@@ -260,7 +270,9 @@ class Batch:
     def __init__(self, memory: _Memory, report: StepReport | None = None) -> None:
         self._memory: _Memory | None = memory
         self._views: dict[str, npt.NDArray[Any]] = {}
-        self._infos = {c.name: c for c in memory.columns}
+        self._arena: npt.NDArray[np.uint8] | None = None
+        self.names = memory.names
+        """Names of the columns."""
         self.rollout_id = memory.rollout_id
         """The step the rows were delivered for."""
         self.batch_id = memory.batch_id
@@ -278,11 +290,6 @@ class Batch:
             raise ClosedError(f"batch of rollout {self.rollout_id}: closed")
         return self._memory
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns."""
-        return tuple(self._infos)
-
     @cached_property
     def n_tokens(self) -> int:
         """Tokens of all rows."""
@@ -296,17 +303,26 @@ class Batch:
 
     def column(self, name: str) -> Column:
         """A column by name, for any library that takes DLPack or ``__array_interface__``."""
-        memory = self._open()
-        info = self._infos.get(name)
-        if info is None:
-            raise InvalidError(f"column: no column {name!r}; there are {', '.join(self.names)}")
-        return Column(memory, info)
+        return Column(self._open(), self._info(name))
+
+    def _info(self, name: str) -> ColumnInfo:
+        try:
+            return self._open().info(name)
+        except KeyError:
+            known = ", ".join(self.names)
+            raise InvalidError(f"column: no column {name!r}; there are {known}") from None
 
     def numpy(self, name: str) -> npt.NDArray[Any]:
         """A column as a writable NumPy view."""
         view = self._views.get(name)
         if view is None:
-            view = self._views[name] = np.asarray(self.column(name))
+            # One array over the whole memory, and views of it: half the price of one
+            # __array_interface__ a column.
+            if self._arena is None:
+                self._arena = _whole(self._open())
+            info = self._info(name)
+            view = np.ndarray(info.length, _DTYPES[info.code, info.bits], self._arena, info.offset)
+            self._views[name] = view
         return view
 
     def torch(self, name: str) -> Any:
@@ -346,6 +362,7 @@ class Batch:
     def close(self) -> None:
         """Drops this object's own reference. Views that were taken stay valid."""
         self._memory = None
+        self._arena = None
         self._views.clear()
 
     def __enter__(self) -> Batch:
@@ -380,7 +397,11 @@ class _Copy:
         self.bytes = self._buffer[shift : shift + nbytes]
         self.base: int = self._buffer.ctypes.data + shift
         self.nbytes = nbytes
-        self.columns = tuple(replace(c, address=self.base + c.offset) for c in columns)
+        self._columns = {c.name: c._replace(address=self.base + c.offset) for c in columns}
+        self.names = tuple(self._columns)
+
+    def info(self, name: str) -> ColumnInfo:
+        return self._columns[name]
 
     def dlpack(self, column: ColumnInfo, versioned: bool) -> object:
         view = np.asarray(Column(self, column))
@@ -400,8 +421,13 @@ def _pickle(memory: _Memory) -> tuple[tuple[int, ...], list[ColumnInfo], bytes]:
         memory.n_tokens,
         memory.n_segments,
     )
-    whole = ColumnInfo(0, "", memory.base, memory.nbytes, 0, code=1, bits=8, domain=4)
-    return counts, list(memory.columns), np.asarray(Column(memory, whole)).tobytes()
+    return counts, [memory.info(name) for name in memory.names], _whole(memory).tobytes()
+
+
+def _whole(memory: _Memory) -> npt.NDArray[np.uint8]:
+    """All bytes of a batch's memory as one view."""
+    info = ColumnInfo(0, "", memory.base, memory.nbytes, 0, code=1, bits=8, domain=4)
+    return np.asarray(Column(memory, info))
 
 
 def _unpickle(

@@ -152,9 +152,8 @@ func (m *Machine) countResident() int {
 // Counts is a snapshot for stats.
 type Counts struct {
 	Preparing, Running, Scoring, Resident, QueuedTasks int
-	// OpenRollout is nil between steps.
-	OpenRollout *int64
-	Debt        int
+	// Debt is the open step's, 0 between steps.
+	Debt int
 }
 
 // Counts returns a snapshot.
@@ -171,8 +170,7 @@ func (m *Machine) Counts() Counts {
 		}
 	}
 	if m.step != nil {
-		rollout := m.step.rollout
-		c.OpenRollout, c.Debt = &rollout, m.step.debt
+		c.Debt = m.step.debt
 	}
 	return c
 }
