@@ -10,7 +10,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-ROOT   := $(abspath .)
+ROOT   := $(CURDIR)
+ifneq ($(words $(ROOT)),1)
+$(error The path of this directory has a space in it, which make and cgo cannot handle: $(ROOT))
+endif
 CACHE  := $(ROOT)/.cache
 VENV   := $(ROOT)/.venv
 PY     := $(VENV)/bin/python
@@ -35,7 +38,8 @@ TOKLIB    := $(CACHE)/lib/libtokenizers.a
 SHIM      := relax/internal/tokenizer/hf/shim
 LIB       := python/relax_rollout/librelax_rollout.so
 INIT      := python/relax_rollout/bin/relax-agent-init
-GOSOURCES := $(shell find relax capi -name '*.go' -not -name '*_test.go' -o -path 'capi/*' -name '*.[ch]') go.mod go.sum include/relax_rollout.h capi/relax.map
+GOSOURCES := $(shell find relax capi -name '*.go' -not -name '*_test.go' -o -path 'capi/*' -name '*.[ch]') go.mod go.sum \
+             include/relax_rollout.h capi/relax.map python/relax_rollout/_version.py Makefile
 STAMP     := $(VENV)/.installed
 
 .PHONY: help
@@ -61,7 +65,7 @@ $(TOKLIB): $(SHIM)/Cargo.toml $(SHIM)/Cargo.lock $(wildcard $(SHIM)/src/*.rs) | 
 	cp $(CACHE)/tokenizers/release/libtokenizers.a $@
 
 $(STAMP): python/requirements-dev.lock | tools
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -r python/requirements-dev.lock
 	@touch $@
 
@@ -94,7 +98,7 @@ test: test-lint test-go test-c test-python test-bench
 
 .PHONY: test-lint
 test-lint: $(CACHE)/.modules $(TOKLIB) $(STAMP)
-	@unformatted=$$(gofmt -l relax capi bench examples); \
+	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l relax capi bench examples) || exit 1; \
 	  if [ -n "$$unformatted" ]; then echo "gofmt -w these: $$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
@@ -105,7 +109,9 @@ test-lint: $(CACHE)/.modules $(TOKLIB) $(STAMP)
 .PHONY: test-go
 test-go: $(CACHE)/.modules $(TOKLIB)
 	$(GO) test -race -timeout 15m ./...
-	$(GO) test -timeout 5m -tags relax_nohf ./relax/internal/tokenizer/... ./relax
+	$(GO) vet -tags relax_nohf ./relax/...
+	$(GO) test -timeout 5m -tags relax_nohf ./relax/internal/tokenizer/...
+	$(GO) test -timeout 5m -tags relax_nohf -run Example ./relax
 
 .PHONY: test-c
 test-c: lib
@@ -113,7 +119,7 @@ test-c: lib
 
 .PHONY: test-python
 test-python: lib $(STAMP)
-	cd python && $(PY) -m pytest -q
+	cd python && CC="$(CC)" GO="$(GO)" $(PY) -m pytest -q
 
 # Benchmarks once each: they must run, their numbers are not judged here.
 .PHONY: test-bench
@@ -128,7 +134,9 @@ bench: lib $(STAMP)
 
 .PHONY: clean
 clean:
-	rm -rf build dist python/*.egg-info $(LIB) python/relax_rollout/bin
+	rm -rf build dist python/*.egg-info $(LIB) $(LIB:.so=.h) python/relax_rollout/bin
+	rm -rf .pytest_cache .ruff_cache .mypy_cache python/.pytest_cache
+	find python examples bench testdata -name __pycache__ -prune -exec rm -rf {} +
 
 .PHONY: distclean
 distclean: clean

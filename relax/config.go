@@ -63,7 +63,8 @@ type Config struct {
 	RolloutMaxResponseLen int `json:"rollout_max_response_len"`
 	// RolloutMaxContextLen bounds a lineage in tokens. 0: no limit of ours.
 	RolloutMaxContextLen int `json:"rollout_max_context_len"`
-	// RolloutStop and RolloutStopTokenIDs are extra stops of every turn.
+	// RolloutStop and RolloutStopTokenIDs are extra stops of every turn; a request's own stop
+	// takes the place of RolloutStop.
 	RolloutStop         []string `json:"rollout_stop"`
 	RolloutStopTokenIDs []int32  `json:"rollout_stop_token_ids"`
 

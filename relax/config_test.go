@@ -3,10 +3,15 @@ package relax
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
 )
 
 func TestParseConfigNamesTheOption(t *testing.T) {
@@ -18,6 +23,11 @@ func TestParseConfigNamesTheOption(t *testing.T) {
 		{`{"agent_env": {"A": 1}}`, "agent_env", "expected an object of string values"},
 		{`{"rollout_stop": "x"}`, "rollout_stop", "expected a list of strings"},
 		{`[]`, "(configuration)", "one JSON object"},
+		{`null`, "(configuration)", "one JSON object"},
+		{``, "(configuration)", "one JSON object"},
+		{`{"agent_timeout": 1e999}`, "agent_timeout", "expected a number"},
+		{`{"rollout_stop_token_ids": [1.5]}`, "rollout_stop_token_ids", "expected a list of integers"},
+		{`{"rollout_batch_size": 1.5}`, "rollout_batch_size", "expected an integer, found 1.5"},
 	} {
 		_, err := ParseConfig([]byte(tt.doc))
 		var wrong *OptionError
@@ -54,6 +64,11 @@ func TestOpenNamesTheOption(t *testing.T) {
 		{"kwargs", func(c *Config) { c.ApplyChatTemplateKwargs = json.RawMessage("[]") }, "apply_chat_template_kwargs", "object"},
 		{"simulator", func(c *Config) { c.Simulator = json.RawMessage(`{"polcy": 1}`) }, "simulator", "polcy"},
 		{"port", func(c *Config) { c.APIPort = 70000 }, "api_port", "65535"},
+		{"advertised URL", func(c *Config) { c.APIAdvertiseURL = "example:80" }, "api_advertise_url", "http://host:port"},
+		{"not a number", func(c *Config) { c.AgentTimeout = math.NaN() }, "agent_timeout", "positive"},
+		{"temperature", func(c *Config) { v := -1.0; c.RolloutTemperature = &v }, "rollout_temperature", "zero or a positive"},
+		{"top_k", func(c *Config) { v := 0; c.RolloutTopK = &v }, "rollout_top_k", "-1"},
+		{"context", func(c *Config) { c.RolloutMaxContextLen = -1 }, "rollout_max_context_len", "zero or a positive"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := testConfig(t)
@@ -73,16 +88,6 @@ func TestOpenNamesTheOption(t *testing.T) {
 				t.Errorf("err = %v, want it to say %q", err, tt.text)
 			}
 		})
-	}
-}
-
-func TestUnreachableBackend(t *testing.T) {
-	cfg := testConfig(t)
-	cfg.SGLangURL = "http://127.0.0.1:1"
-	cfg.HFCheckpoint = filepath.Join("..", "testdata", "checkpoints", "tinychat")
-	_, err := Open(cfg)
-	if !errors.Is(err, ErrBackend) || !strings.Contains(err.Error(), "127.0.0.1:1") || !strings.Contains(err.Error(), "sglang_url") {
-		t.Errorf("err = %v, want ErrBackend naming the option and the URL", err)
 	}
 }
 
@@ -106,4 +111,55 @@ func TestGoStatementsHaveAnOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestDefaults(t *testing.T) {
+	one, off := 0.5, false
+	r, err := resolve(Config{RolloutBatchSize: 3, RolloutTemperature: &one, GRPOStdNormalization: &off})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Backend != backendSimulator || r.AgenticConcurrency != 3 || r.schedule.Capacity != 3 || r.schedule.GroupSize != 1 {
+		t.Errorf("resolved %+v", r)
+	}
+	if r.schedule.AgentTimeout != 30*time.Minute || r.killGrace != 5*time.Second || !r.inherit {
+		t.Errorf("times %+v, %s", r.schedule, r.killGrace)
+	}
+	if r.sampling.Temperature != 0.5 || r.sampling.TopP != 1 || r.sampling.TopK != -1 || !r.credit.Mean || r.credit.Std {
+		t.Errorf("sampling %+v, credit %+v", r.sampling, r.credit)
+	}
+	if r.kwargs.Kind() != canon.Object {
+		t.Errorf("kwargs are %v", r.kwargs.Kind())
+	}
+	if r, err := resolve(Config{SGLangURL: "http://x", HFCheckpoint: "y"}); err != nil || r.Backend != backendSGLang {
+		t.Errorf("with a URL: %v, %v", r.Backend, err)
+	}
+}
+
+func TestSuggestions(t *testing.T) {
+	var cfg Config
+	fields := optionFields(reflect.ValueOf(&cfg).Elem())
+	for name, want := range map[string]string{
+		"agent_cmd": "agent_cwd", "n_sample_per_prompt": "n_samples_per_prompt", "sglang_uri": "sglang_url", "colour": "",
+	} {
+		if got := suggest(name, fields); (want == "") != strings.Contains(got, "relax.Config") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+func FuzzParseConfig(f *testing.F) {
+	f.Add([]byte(`{"agent_command": "x", "agent_env": {"A": "b"}, "rollout_top_p": 0.5}`))
+	f.Add([]byte(`{"rollout_stop_token_ids": [1, 2], "custom_rm": null}`))
+	f.Add([]byte(`{"x":`))
+	f.Fuzz(func(t *testing.T, doc []byte) {
+		cfg, err := ParseConfig(doc)
+		var wrong *OptionError
+		if err != nil && !errors.As(err, &wrong) {
+			t.Errorf("%v is no OptionError", err)
+		}
+		if err == nil {
+			_, _ = resolve(cfg)
+		}
+	})
 }

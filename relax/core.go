@@ -19,8 +19,13 @@ import (
 	"github.com/relax-rollout/relax-rollout/relax/sglangtest"
 )
 
-// heartbeat is how long a step may be silent before it says what it waits for.
-const heartbeat = 30 * time.Second
+const (
+	// heartbeat is how long a step may be silent before it says what it waits for.
+	heartbeat = 30 * time.Second
+	// abortRetry is the pause before an attempt is aborted again that had passed the gate but
+	// was not known to the backend's client yet.
+	abortRetry = 5 * time.Millisecond
+)
 
 // core is the engine behind [Engine]. One goroutine, the loop, owns the schedule and
 // everything a step is made of; others hand it work through do and post.
@@ -47,13 +52,15 @@ type core struct {
 	weight     atomic.Int64
 	inbox      chan func()
 	closing    chan struct{} // holds one token while a close runs, and guards closed
-	closed     bool          // everything has ended
+	closed     bool          // nothing runs any more, and the rest was freed
 
 	sessionsMu sync.Mutex
 	sessions   map[string]*session // by bearer token, only while requests are answered
 
 	// Owned by the loop.
 	machine *schedule.Machine
+	actions []schedule.Action // decided, not carried out yet
+	acting  bool              // an apply is carrying them out
 	groups  map[schedule.GroupID]*group
 	tasks   []Task
 	step    *stepState
@@ -70,11 +77,8 @@ type generator interface {
 	Close()
 }
 
-// An ask is an event that waits for a reply.
-type ask struct {
-	event Event
-	reply func([]byte) error
-}
+// An ask takes the reply to an event. An error leaves the event open.
+type ask func(reply []byte) error
 
 // loop owns the schedule: it runs what others post and watches deadlines.
 func (c *core) loop() {
@@ -85,7 +89,6 @@ func (c *core) loop() {
 		select {
 		case fn := <-c.inbox:
 			fn()
-			c.heard = time.Now()
 		case now := <-timer.C:
 			c.apply(c.machine.Tick(now))
 			c.beat(now)
@@ -98,6 +101,9 @@ func (c *core) loop() {
 // nextWake is the time until the loop must look at a deadline or say that it waits.
 func (c *core) nextWake() time.Duration {
 	wait := heartbeat
+	if c.step != nil {
+		wait = time.Until(c.heard.Add(heartbeat))
+	}
 	if deadline := c.machine.Deadline(); !deadline.IsZero() {
 		wait = min(wait, time.Until(deadline))
 	}
@@ -108,7 +114,6 @@ func (c *core) beat(now time.Time) {
 	if c.step == nil || now.Sub(c.heard) < heartbeat {
 		return
 	}
-	c.heard = now
 	counts := c.machine.Counts()
 	c.log(observe.Event("ROLLOUT", "idle_heartbeat",
 		observe.F("rollout", c.step.rollout), observe.F("debt", counts.Debt),
@@ -190,24 +195,24 @@ func (c *core) pendingEvents() int {
 }
 
 // askFor queues an event that wants a reply.
-func (c *core) askFor(kind EventKind, data any, reply func([]byte) error) {
+func (c *core) askFor(kind EventKind, data any, reply ask) {
 	raw, err := json.Marshal(data)
 	if err != nil {
 		panic(fmt.Sprintf("event %d does not marshal: %v", kind, err)) // its parts are ours
 	}
 	c.nextAsk++
 	ev := Event{Kind: kind, ID: c.nextAsk, RolloutID: c.step.rollout, Data: raw}
-	c.asks[ev.ID] = ask{event: ev, reply: reply}
-	c.events.push(ev)
+	c.asks[ev.ID] = reply
+	c.emit(ev)
 }
 
 func (c *core) reply(id uint64, data []byte) error {
 	return c.do(func() error {
-		open, ok := c.asks[id]
+		answer, ok := c.asks[id]
 		if !ok {
-			return fmt.Errorf("%w: reply to event %d: no such event is open", ErrInvalid, id)
+			return fmt.Errorf("%w: reply to event %d: no such event is open; it was answered before, or its rollout is over", ErrInvalid, id)
 		}
-		if err := open.reply(data); err != nil {
+		if err := answer(data); err != nil {
 			return fmt.Errorf("%w: reply to event %d: %w", ErrInvalid, id, err)
 		}
 		delete(c.asks, id)
@@ -226,24 +231,54 @@ func (c *core) setWeightVersion(version int64) error {
 	return nil
 }
 
+// pause closes the gate and stops the budgets as one step of the loop, so that a resume next
+// to it cannot come between the two.
 func (c *core) pause(ctx context.Context) error {
-	if err := context.Cause(c.ctx); err != nil {
+	var flights []*flight
+	err := c.do(func() error {
+		flights = c.gate.close()
+		c.machine.Pause(time.Now())
+		return nil
+	})
+	if err != nil {
 		return err
 	}
-	for _, f := range c.gate.close() {
-		c.backend.Abort(f.rid) // the client repeats it until the answer is in
+	for _, f := range flights {
+		c.backend.Abort(f.rid) // all at once; the client repeats it until the answer is in
 	}
-	c.post(func() { c.machine.Pause(time.Now()) })
-	return c.gate.wait(ctx)
+	for _, f := range flights {
+		if err := c.landed(ctx, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// landed waits until an attempt is back from the backend.
+func (c *core) landed(ctx context.Context, f *flight) error {
+	for {
+		var again <-chan time.Time
+		if !c.backend.Abort(f.rid) {
+			again = time.After(abortRetry)
+		}
+		select {
+		case <-f.done:
+			return nil
+		case <-again:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.ctx.Done():
+			return context.Cause(c.ctx)
+		}
+	}
 }
 
 func (c *core) resume() error {
-	if err := context.Cause(c.ctx); err != nil {
-		return err
-	}
-	c.post(func() { c.machine.Resume(time.Now()) })
-	c.gate.open()
-	return nil
+	return c.do(func() error {
+		c.machine.Resume(time.Now())
+		c.gate.open()
+		return nil
+	})
 }
 
 func (c *core) baseURL() string { return c.gateway.BaseURL() }
@@ -253,7 +288,18 @@ func (c *core) log(l observe.Line) {
 	if c.step != nil {
 		rollout = c.step.rollout
 	}
-	c.events.push(Event{Kind: EventLog, RolloutID: rollout, Data: l.AppendJSON(nil)})
+	c.emit(Event{Kind: EventLog, RolloutID: rollout, Data: l.AppendJSON(nil)})
+}
+
+// emit queues an event from the loop.
+func (c *core) emit(ev Event) {
+	c.heard = time.Now()
+	c.events.push(ev)
+}
+
+// warn logs a text from outside the loop.
+func (c *core) warn(text string) {
+	c.post(func() { c.log(observe.Status(observe.Warning, text)) })
 }
 
 // close ends everything in the order that lets nothing new start: the engine's context first
@@ -262,18 +308,30 @@ func (c *core) log(l observe.Line) {
 func (c *core) close(ctx context.Context) error {
 	c.cancel(ErrClosed)
 	c.events.close(context.Cause(c.ctx))
-	select {
-	case c.closing <- struct{}{}:
-		defer func() { <-c.closing }()
-	case <-ctx.Done():
-		return ctx.Err()
+	if !c.enterClose(ctx) {
+		return fmt.Errorf("relax: close: another close runs: %w", ctx.Err())
 	}
+	defer func() { <-c.closing }()
 	if c.closed {
 		return nil
 	}
-	err := c.shutdown(ctx)
-	c.closed = ctx.Err() == nil
-	return err
+	return c.shutdown(ctx)
+}
+
+// enterClose takes the closing token. It is there without a wait unless another close runs, so
+// that a context which has ended already still ends the agents.
+func (c *core) enterClose(ctx context.Context) bool {
+	select {
+	case c.closing <- struct{}{}:
+		return true
+	default:
+	}
+	select {
+	case c.closing <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 func (c *core) shutdown(ctx context.Context) error {
@@ -288,8 +346,10 @@ func (c *core) shutdown(ctx context.Context) error {
 		c.backend.Close()
 	}
 	if err := c.goroutines.Wait(ctx); err != nil {
-		errs = append(errs, fmt.Errorf("relax: close: still running: %v: %w", c.goroutines.Names(), err))
+		// What still runs may use the tokenizer and the directory: a later close ends them.
+		return errors.Join(append(errs, fmt.Errorf("relax: close: still running: %v; close again to wait on: %w", c.goroutines.Names(), err))...)
 	}
+	c.closed = true
 	if c.simulator != nil {
 		errs = append(errs, c.simulator.Close())
 	}

@@ -141,6 +141,7 @@ func checkBooks(t *testing.T, r stepResult) {
 }
 
 func TestStepDeliversRows(t *testing.T) {
+	t.Parallel()
 	cfg := testConfig(t)
 	cfg.RolloutBatchSize, cfg.NSamplesPerPrompt = 2, 3
 	e := openEngine(t, cfg)
@@ -267,6 +268,7 @@ func replyTasks(t *testing.T, e *Engine, ev Event, tasks ...Task) {
 }
 
 func TestFailureBudgetEndsTheStepWithTheFirstCause(t *testing.T) {
+	t.Parallel()
 	cfg := testConfig(t)
 	cfg.MaxConsecutiveDroppedGroups = 2
 	e := openEngine(t, cfg)
@@ -283,6 +285,7 @@ func TestFailureBudgetEndsTheStepWithTheFirstCause(t *testing.T) {
 }
 
 func TestTasksAreAskedFor(t *testing.T) {
+	t.Parallel()
 	cfg := testConfig(t)
 	cfg.RolloutBatchSize = 3
 	e := openEngine(t, cfg)
@@ -312,6 +315,7 @@ func TestTasksAreAskedFor(t *testing.T) {
 }
 
 func TestScoreHook(t *testing.T) {
+	t.Parallel()
 	cfg := testConfig(t)
 	cfg.CustomRM, cfg.NSamplesPerPrompt, cfg.RewardKey = true, 2, "main"
 	e := openEngine(t, cfg)
@@ -355,6 +359,7 @@ func TestScoreHook(t *testing.T) {
 }
 
 func TestExplicitExportPicksABranch(t *testing.T) {
+	t.Parallel()
 	cfg := testConfig(t)
 	e := openEngine(t, cfg)
 	if err := e.Submit([]Task{task(agentTask{Mode: "branch", Turns: 2})}); err != nil {
@@ -374,6 +379,7 @@ func TestExplicitExportPicksABranch(t *testing.T) {
 }
 
 func TestPauseParksAndResumeContinues(t *testing.T) {
+	t.Parallel()
 	cfg := testConfig(t)
 	text := strings.Repeat("a long reply ", 40)
 	cfg.Simulator = json.RawMessage(fmt.Sprintf(`{"token_delay_ms": 2, "policy": {"default": [{"text": %q}]}}`, text))
@@ -426,6 +432,7 @@ func until(t *testing.T, ok func() bool) {
 }
 
 func TestCloseEndsAgentsAndPolls(t *testing.T) {
+	t.Parallel()
 	cfg := testConfig(t)
 	cfg.NSamplesPerPrompt = 3
 	e := openEngine(t, cfg)
@@ -465,6 +472,7 @@ func TestCloseEndsAgentsAndPolls(t *testing.T) {
 }
 
 func TestPanicPoisonsTheEngine(t *testing.T) {
+	t.Parallel()
 	e := openEngine(t, testConfig(t))
 	e.core.post(func() { panic("boom") })
 	_, err := e.Poll(context.Background())
@@ -477,6 +485,7 @@ func TestPanicPoisonsTheEngine(t *testing.T) {
 }
 
 func TestOneStepAtATime(t *testing.T) {
+	t.Parallel()
 	e := openEngine(t, testConfig(t))
 	if err := e.StartRollout(0); err != nil {
 		t.Fatal(err)

@@ -23,9 +23,17 @@ func newEventQueue() *eventQueue {
 	return &eventQueue{wake: make(chan struct{})}
 }
 
-// push queues an event. A progress event replaces one that is still the newest.
+// push queues an event. A progress event replaces one that is still the newest. After close
+// the event is dropped and its batch freed, since nobody can poll it.
 func (q *eventQueue) push(ev Event) {
 	q.mu.Lock()
+	if q.closed != nil {
+		q.mu.Unlock()
+		if ev.Batch != nil {
+			ev.Batch.Release()
+		}
+		return
+	}
 	last := len(q.queue) - 1
 	if ev.Kind == EventProgress && last >= 0 && q.queue[last].Kind == EventProgress {
 		q.queue[last] = ev
@@ -73,6 +81,7 @@ func (q *eventQueue) poll(ctx context.Context) (Event, error) {
 		}
 		if len(q.queue) > 0 {
 			ev := q.queue[0]
+			q.queue[0] = Event{} // the queue's memory must not keep a polled batch
 			q.queue = q.queue[1:]
 			if ev.Kind == EventLog {
 				q.logs--

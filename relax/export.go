@@ -94,7 +94,7 @@ func (s *session) readReward(given *agent.Reward) (*reward, error) {
 func mergeMetadata(dataset, agents json.RawMessage) (map[string]json.RawMessage, error) {
 	merged := map[string]json.RawMessage{}
 	for _, layer := range []json.RawMessage{dataset, agents} {
-		if len(layer) == 0 {
+		if len(layer) == 0 || string(layer) == "null" {
 			continue
 		}
 		if err := json.Unmarshal(layer, &merged); err != nil {

@@ -6,25 +6,25 @@ import (
 )
 
 // A gate lets generation through while it is open and knows what is at the backend, so that
-// a pause can abort it and wait until it is parked.
+// a pause can abort it and wait until it is parked. Its owner serialises close and open.
 type gate struct {
 	mu      sync.Mutex
 	opened  chan struct{} // closed while the gate is open
 	isOpen  bool
 	flights map[*flight]struct{}
-	idle    chan struct{} // closed while nothing is at the backend
 }
 
 // A flight is one attempt at the backend.
 type flight struct {
 	rid  string
-	done chan struct{}
+	done chan struct{} // closed when it is back
+	// asked: a pause wants it back. It may be read after land.
+	asked bool
 }
 
 func newGate() *gate {
-	g := &gate{opened: make(chan struct{}), isOpen: true, flights: map[*flight]struct{}{}, idle: make(chan struct{})}
+	g := &gate{opened: make(chan struct{}), isOpen: true, flights: map[*flight]struct{}{}}
 	close(g.opened)
-	close(g.idle)
 	return g
 }
 
@@ -34,9 +34,6 @@ func (g *gate) enter(ctx context.Context, rid string) (*flight, error) {
 		g.mu.Lock()
 		if g.isOpen {
 			f := &flight{rid: rid, done: make(chan struct{})}
-			if len(g.flights) == 0 {
-				g.idle = make(chan struct{})
-			}
 			g.flights[f] = struct{}{}
 			g.mu.Unlock()
 			return f, nil
@@ -52,24 +49,23 @@ func (g *gate) enter(ctx context.Context, rid string) (*flight, error) {
 }
 
 func (g *gate) land(f *flight) {
-	close(f.done)
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if delete(g.flights, f); len(g.flights) == 0 {
-		close(g.idle)
-	}
+	delete(g.flights, f)
+	g.mu.Unlock()
+	close(f.done)
 }
 
-// close shuts the gate and returns what is at the backend.
+// close shuts the gate, if it is not shut already, and returns what is at the backend. Until
+// it is opened nothing comes to that.
 func (g *gate) close() []*flight {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.isOpen {
-		return nil
+	if g.isOpen {
+		g.isOpen, g.opened = false, make(chan struct{})
 	}
-	g.isOpen, g.opened = false, make(chan struct{})
 	out := make([]*flight, 0, len(g.flights))
 	for f := range g.flights {
+		f.asked = true
 		out = append(out, f)
 	}
 	return out
@@ -81,19 +77,6 @@ func (g *gate) open() {
 	if !g.isOpen {
 		g.isOpen = true
 		close(g.opened)
-	}
-}
-
-// wait returns when nothing is at the backend.
-func (g *gate) wait(ctx context.Context) error {
-	g.mu.Lock()
-	idle := g.idle
-	g.mu.Unlock()
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

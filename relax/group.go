@@ -43,36 +43,50 @@ func (g *group) awaitLease(ctx context.Context) error {
 	}
 }
 
-// apply carries out what the schedule decided.
+// apply carries out what the schedule decided, in the order in which it did. An action that
+// leads to further decisions (scoring does) calls apply again: those wait for their turn.
 func (c *core) apply(actions []schedule.Action) {
-	for _, action := range actions {
-		switch a := action.(type) {
-		case schedule.StartGroup:
-			c.startGroup(a.Group)
-		case schedule.Lease:
-			g := c.groups[a.Group]
-			g.rollout = c.step.rollout
-			close(g.leased)
-		case schedule.Score:
-			c.score(c.groups[a.Group])
-		case schedule.Deliver:
-			c.step.deliver(c.groups[a.Group])
-			c.progress()
-		case schedule.Drop:
-			c.dropGroup(c.groups[a.Group], a.Reason, a.Cause)
-		case schedule.Forget:
-			c.step.account(c.groups[a.Group])
-			delete(c.groups, a.Group)
-		case schedule.NeedTasks:
-			c.askFor(EventTasksNeeded, map[string]int{"count": a.Count}, c.replyTasks)
-		case schedule.EndStep:
-			c.endStep(a)
-		}
+	c.actions = append(c.actions, actions...)
+	if c.acting {
+		return
+	}
+	c.acting = true
+	for len(c.actions) > 0 {
+		next := c.actions[0]
+		c.actions = c.actions[1:]
+		c.act(next)
+	}
+	c.acting = false
+}
+
+func (c *core) act(action schedule.Action) {
+	switch a := action.(type) {
+	case schedule.StartGroup:
+		c.startGroup(a.Group)
+	case schedule.Lease:
+		g := c.groups[a.Group]
+		g.rollout = c.step.rollout
+		close(g.leased)
+	case schedule.Score:
+		c.score(c.groups[a.Group])
+	case schedule.Deliver:
+		c.step.deliver(c.groups[a.Group])
+		c.progress()
+	case schedule.Drop:
+		c.dropGroup(c.groups[a.Group], a)
+	case schedule.Forget:
+		c.step.account(c.groups[a.Group])
+		delete(c.groups, a.Group)
+	case schedule.NeedTasks:
+		c.askFor(EventTasksNeeded, map[string]int{"count": a.Count}, c.replyTasks)
+	case schedule.EndStep:
+		c.endStep(a)
 	}
 }
 
 func (c *core) startGroup(id schedule.GroupID) {
 	task := c.tasks[0]
+	c.tasks[0] = Task{} // the queue's memory must not keep it
 	c.tasks = c.tasks[1:]
 	g := &group{id: id, task: task, input: sessionInput(task), leased: make(chan struct{})}
 	c.groups[id] = g
@@ -96,16 +110,21 @@ func sessionInput(t Task) []byte {
 	return raw
 }
 
-func (c *core) dropGroup(g *group, reason schedule.Reason, cause string) {
-	g.reason, g.cause, g.rows, g.stats = reason, cause, nil, nil
-	for _, s := range g.sessions {
-		s.kill()
+func (c *core) dropGroup(g *group, drop schedule.Drop) {
+	g.reason, g.cause, g.rows, g.stats = drop.Reason, drop.Cause, nil, nil
+	for seq, s := range g.sessions {
+		if seq == drop.Late {
+			g.cause = s.explain(drop.Cause)
+			s.kill(g.cause)
+			continue
+		}
+		s.kill("")
 	}
-	if reason == schedule.ReasonStepEnd {
+	if drop.Reason == schedule.ReasonStepEnd {
 		return
 	}
 	c.log(observe.Status(observe.Error, "Dropped 1 group",
-		observe.F("group", g.name()), observe.F("reason", string(reason)), observe.F("cause", cause)))
+		observe.F("group", g.name()), observe.F("reason", string(drop.Reason)), observe.F("cause", g.cause)))
 }
 
 // replyTasks takes {"tasks": [...], "end": bool}.

@@ -3,6 +3,7 @@ package relax
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -25,6 +26,11 @@ func TestMain(m *testing.M) {
 	// Race-detector builds sleep a second at exit unless told otherwise; agents and supervisors
 	// of these tests are such builds.
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
+	// Most tests wait for processes, and supervisors do sleep that second: overlap them.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
 }
 

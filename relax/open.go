@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -38,7 +39,7 @@ func WithAllocator(a Allocator) Option { return func(s *settings) { s.alloc = a 
 func WithEnviron(environ []string) Option { return func(s *settings) { s.environ = environ } }
 
 // Open checks cfg, loads the model's chat format, reaches the backend, and starts the model
-// endpoint. Nothing of a failed Open is left behind.
+// endpoint. Of a failed Open nothing is left behind but a run_dir it may have made.
 func Open(cfg Config, opts ...Option) (*Engine, error) {
 	s := settings{alloc: goHeap{}}
 	for _, opt := range opts {
@@ -111,7 +112,7 @@ func (c *core) openFormat() error {
 	if err != nil {
 		return &OptionError{Option: "hf_checkpoint", Problem: "the model's chat format cannot be used", Err: err}
 	}
-	c.stopIDs = append(c.format.StopIDs(), c.cfg.RolloutStopTokenIDs...)
+	c.stopIDs = slices.Concat(c.format.StopIDs(), c.cfg.RolloutStopTokenIDs)
 	c.isStop = make(map[int32]bool, len(c.stopIDs))
 	for _, id := range c.stopIDs {
 		c.isStop[id] = true
@@ -178,6 +179,7 @@ func (c *core) openGateway() error {
 	gw, err := gateway.New(gateway.Config{
 		Host: c.cfg.APIHost, Port: c.cfg.APIPort, AdvertiseURL: c.cfg.APIAdvertiseURL,
 		MaxBodyBytes: c.cfg.MaxBodyBytes, Model: c.modelName(), Goroutines: c.goroutines, Handler: c,
+		Log: c.warn,
 	})
 	if err != nil {
 		return &OptionError{Option: "api_host/api_port", Problem: "the model endpoint cannot listen", Err: err}

@@ -14,7 +14,8 @@ import (
 func ParseConfig(data []byte) (Config, error) {
 	var cfg Config
 	var doc map[string]json.RawMessage
-	if err := json.Unmarshal(data, &doc); err != nil {
+	err := json.Unmarshal(data, &doc)
+	if err != nil || doc == nil {
 		return cfg, &OptionError{Option: "(configuration)", Problem: "expected one JSON object", Err: err}
 	}
 	fields := optionFields(reflect.ValueOf(&cfg).Elem())

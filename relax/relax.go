@@ -87,7 +87,7 @@ func (e *Engine) Submit(tasks []Task) error { return e.core.submit(tasks) }
 func (e *Engine) StartRollout(rolloutID int64) error { return e.core.startRollout(rolloutID) }
 
 // Poll returns the next event. It waits until there is one, ctx ends (ctx.Err()), or the
-// engine is closed ([ErrClosed]).
+// engine is closed ([ErrClosed]) or poisoned ([ErrPanic]); events nobody took are then gone.
 func (e *Engine) Poll(ctx context.Context) (Event, error) { return e.core.poll(ctx) }
 
 // SetReadyFunc sets a function called, from any goroutine, each time an event is queued.
@@ -107,7 +107,9 @@ func (e *Engine) Reply(id uint64, data []byte) error { return e.core.reply(id, d
 func (e *Engine) SetWeightVersion(version int64) error { return e.core.setWeightVersion(version) }
 
 // Pause closes the generation gate: requests in flight are aborted at the backend and
-// parked with the tokens they have; it returns when none is left there. Agents keep waiting.
+// parked with the tokens they have; it returns when none of them is left there, or with ctx's
+// error. The gate stays closed until [Engine.Resume] in either case, and a second Pause waits
+// again. Agents keep waiting and their agent_timeout stands still.
 func (e *Engine) Pause(ctx context.Context) error { return e.core.pause(ctx) }
 
 // Resume opens the gate again; parked requests continue from their tokens.
@@ -120,5 +122,6 @@ func (e *Engine) Stats() ([]byte, error) { return e.core.stats() }
 func (e *Engine) BaseURL() string { return e.core.baseURL() }
 
 // Close ends the engine: waiting polls return [ErrClosed], agents are killed, listeners
-// closed, goroutines joined. ctx bounds the wait. Batches already polled stay valid.
+// closed, goroutines joined. ctx bounds the wait; a Close that ran out of time returns an
+// error and can be repeated. Batches already polled stay valid.
 func (e *Engine) Close(ctx context.Context) error { return e.core.close(ctx) }

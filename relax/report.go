@@ -10,7 +10,8 @@ type StepReport struct {
 	Debt   int `json:"debt"`
 	// Seconds is the step's wall time.
 	Seconds float64 `json:"seconds"`
-	// Error is set when the step ended on max_consecutive_dropped_groups; it holds the first cause.
+	// Error is set when the step ended on max_consecutive_dropped_groups (it holds the first
+	// cause) or its batch could not be built.
 	Error string `json:"error,omitempty"`
 	// Accounting balances: started = delivered + dropped + carried in every line.
 	Accounting Accounting `json:"accounting"`
@@ -36,10 +37,12 @@ type Balance struct {
 	Carried   int64 `json:"carried"`
 }
 
-// A Drop sums the Groups dropped for one reason.
+// A Drop sums what was dropped for one reason: Groups with their Sessions and tokens, or only
+// tokens of delivered Groups.
 type Drop struct {
 	// Reason is a short stable word: agent_exit, agent_timeout, first_request_timeout,
-	// no_request, start_failed, invalid_output, export, reward, score, step_end, closed.
+	// no_request, start_failed, invalid_output, export, reward, score, step_end, memory (the
+	// batch could not be built), not_exported (tokens outside the exported contexts).
 	Reason   string `json:"reason"`
 	Groups   int64  `json:"groups"`
 	Sessions int64  `json:"sessions"`

@@ -12,7 +12,6 @@ import (
 	"github.com/relax-rollout/relax-rollout/relax/internal/agent"
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
 	"github.com/relax-rollout/relax-rollout/relax/internal/forest"
-	"github.com/relax-rollout/relax-rollout/relax/internal/observe"
 	"github.com/relax-rollout/relax-rollout/relax/internal/schedule"
 )
 
@@ -58,6 +57,7 @@ type session struct {
 	lastErr  error         // last backend failure, for a drop's cause
 	process  *agent.Process
 	killed   bool
+	note     string  // why it was killed, if its log is to be kept
 	result   *export // set by run when the Session ended well
 }
 
@@ -107,17 +107,28 @@ func (s *session) runProcess() (schedule.Reason, string) {
 	exit, err := process.Wait(context.Background())
 	s.finish()
 	reason, cause := s.judge(process, exit, err)
-	note := cause
-	if reason == reasonDropped {
-		note = "" // the Session whose fault it was keeps its log
-	}
-	if err := process.Cleanup(note); err != nil {
-		s.core.post(func() { s.core.log(observe.Status(observe.Warning, err.Error())) })
+	if err := process.Cleanup(s.logNote(reason, cause)); err != nil {
+		s.core.warn(err.Error())
 	}
 	return reason, cause
 }
 
+// logNote is why the Session's log is kept, "" if it is not. Of a dropped Group only the
+// Session whose fault it was keeps its log.
+func (s *session) logNote(reason schedule.Reason, cause string) string {
+	if reason != reasonDropped {
+		return cause
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.note
+}
+
+// start starts the process, unless the Session was killed before.
 func (s *session) start() (*agent.Process, error) {
+	if s.isKilled() {
+		return nil, errSessionOver
+	}
 	process, err := s.core.launcher.Start(agent.Spec{
 		SessionID: s.id, GroupID: s.group.name(), Mode: "train",
 		BaseURL: s.core.baseURL(), Input: s.group.input,
@@ -135,10 +146,10 @@ func (s *session) start() (*agent.Process, error) {
 	return process, nil
 }
 
-// kill ends the process; run notices.
-func (s *session) kill() {
+// kill ends the process; run notices. A note that is not empty keeps its log.
+func (s *session) kill(note string) {
 	s.mu.Lock()
-	s.killed = true
+	s.killed, s.note = true, note
 	process := s.process
 	s.mu.Unlock()
 	s.cancel(errSessionOver)
@@ -160,29 +171,28 @@ func (s *session) finish() {
 
 // judge turns a process's end into the Session's result or a reason to drop its Group.
 func (s *session) judge(process *agent.Process, exit agent.Exit, waitErr error) (schedule.Reason, string) {
-	s.mu.Lock()
-	killed := s.killed
-	s.mu.Unlock()
 	switch {
-	case killed:
+	case s.isKilled():
 		return reasonDropped, "its group was dropped"
+	case s.core.ctx.Err() != nil:
+		return reasonDropped, "the engine was closed"
 	case waitErr != nil:
-		return reasonExit, s.explain(process, waitErr.Error())
+		return reasonExit, s.explain(waitErr.Error())
 	case exit.Err != nil:
-		return reasonExit, s.explain(process, exit.Err.Error())
+		return reasonExit, s.explain(exit.Err.Error())
 	case exit.Code != 0:
-		return reasonExit, s.explain(process, exitText(exit))
+		return reasonExit, s.explain(exitText(exit))
 	}
 	output, err := process.ReadOutput()
 	if err != nil {
-		return reasonOutput, s.explain(process, err.Error())
+		return reasonOutput, s.explain(err.Error())
 	}
 	if !s.hasRequested() {
-		return reasonNoCall, s.explain(process, "agent exited with code 0 and made no model request")
+		return reasonNoCall, s.explain("agent exited with code 0 and made no model request")
 	}
 	result, err := s.export(output)
 	if err != nil {
-		return reasonExport, s.explain(process, err.Error())
+		return reasonExport, s.explain(err.Error())
 	}
 	s.result = result
 	return "", ""
@@ -197,18 +207,27 @@ func exitText(exit agent.Exit) string {
 
 // explain adds what a person needs to find the fault: the Session, the last backend error
 // and the end of the agent's log.
-func (s *session) explain(process *agent.Process, cause string) string {
+func (s *session) explain(cause string) string {
 	s.mu.Lock()
-	lastErr := s.lastErr
+	lastErr, process := s.lastErr, s.process
 	s.mu.Unlock()
 	text := fmt.Sprintf("session %d of group %s: %s", s.ref.Seq, s.group.name(), cause)
 	if lastErr != nil {
 		text += fmt.Sprintf("; last backend error: %v", lastErr)
 	}
+	if process == nil {
+		return text
+	}
 	if tail := process.LogTail(logTail); tail != "" {
 		text += "; log tail:\n" + tail
 	}
 	return text
+}
+
+func (s *session) isKilled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.killed
 }
 
 func (s *session) hasRequested() bool {

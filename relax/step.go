@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/batch"
@@ -34,13 +35,13 @@ func (c *core) startRollout(rollout int64) error {
 		if c.step != nil {
 			return fmt.Errorf("%w: start rollout %d: rollout %d is still open; poll until its step end", ErrState, rollout, c.step.rollout)
 		}
-		c.step = &stepState{rollout: rollout, started: time.Now(), drops: map[schedule.Reason]*Drop{}}
-		c.heard = time.Now()
-		clear(c.asks) // what an earlier step asked and nobody answered
 		actions, err := c.machine.Open(time.Now(), rollout)
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrState, err)
 		}
+		c.step = &stepState{rollout: rollout, started: time.Now(), drops: map[schedule.Reason]*Drop{}}
+		c.heard = time.Now()
+		clear(c.asks) // what an earlier step asked and nobody answered
 		c.log(observe.Event("ROLLOUT", "accounting_start",
 			observe.F("rollout", rollout),
 			observe.F("sessions", c.cfg.RolloutBatchSize*c.cfg.NSamplesPerPrompt),
@@ -105,7 +106,7 @@ func (c *core) progress() {
 	if err != nil {
 		panic(err) // integers marshal
 	}
-	c.events.push(Event{Kind: EventProgress, RolloutID: c.step.rollout, Data: raw})
+	c.emit(Event{Kind: EventProgress, RolloutID: c.step.rollout, Data: raw})
 }
 
 // endStep builds the batch outside the loop, since it copies every token once and may wait
@@ -123,8 +124,15 @@ func (c *core) endStep(end schedule.EndStep) {
 	c.batches++
 	id := c.batches
 	c.goroutines.Go("assemble", func() {
-		b, err := c.assemble(id, end.Rollout, rows)
-		c.post(func() { c.report(end, b, err) })
+		b, buildErr := c.assemble(id, end.Rollout, rows)
+		var once sync.Once // the batch is reported or freed, whichever comes first
+		err := c.do(func() error {
+			once.Do(func() { c.report(end, b, buildErr) })
+			return nil
+		})
+		if err != nil && b != nil {
+			once.Do(b.Release)
+		}
 	})
 }
 
@@ -164,14 +172,14 @@ func (c *core) report(end schedule.EndStep, b *Batch, buildErr error) {
 		observe.F("rollout", r.Rollout), observe.F("groups", r.Groups), observe.F("rows", r.Rows), observe.F("debt", r.Debt),
 		observe.F("resident_groups", len(c.groups)), observe.F("interrupted_groups", 0)))
 	if b != nil {
-		c.events.push(Event{Kind: EventBatch, RolloutID: end.Rollout, Batch: b})
+		c.emit(Event{Kind: EventBatch, RolloutID: end.Rollout, Batch: b})
 	}
 	raw, err := json.Marshal(r)
 	if err != nil {
 		panic(fmt.Sprintf("step report does not marshal: %v", err))
 	}
 	c.step = nil
-	c.events.push(Event{Kind: EventStepEnd, RolloutID: end.Rollout, Data: raw})
+	c.emit(Event{Kind: EventStepEnd, RolloutID: end.Rollout, Data: raw})
 }
 
 // undeliver rewrites the books of a step whose batch could not be built.
@@ -183,7 +191,11 @@ func (s *stepState) undeliver(r *StepReport, err error) {
 	}
 	books.Tokens.Delivered = 0
 	r.Debt, r.Groups, r.Rows, r.Metrics = r.Debt+r.Groups, 0, 0, map[string]float64{}
-	r.Accounting, r.Drops, r.Error = *books, s.sortedDrops(), err.Error()
+	r.Accounting, r.Drops = *books, s.sortedDrops()
+	if r.Error != "" {
+		r.Error += "; then: "
+	}
+	r.Error += err.Error()
 }
 
 func (s *stepState) sortedDrops() []Drop {

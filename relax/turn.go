@@ -64,13 +64,7 @@ func (s *session) Complete(ctx context.Context, req *canon.Request) (out *wire.C
 // observe finds or makes the observation node a request generates from. Tokenisation runs
 // without the Session's lock, so that sub-agents do not wait for each other.
 func (s *session) observe(req *canon.Request) (*forest.Node, chat.Observation, error) {
-	s.mu.Lock()
-	match := s.forest.Match(req)
-	var previous chat.Prev
-	if g := match.Parent.Generation(); g != nil {
-		previous.IDs = g.IDs
-	}
-	s.mu.Unlock()
+	match, previous := s.match(req)
 	if match.Observation != nil {
 		return match.Observation, chat.Observation{Body: match.Observation.Body(), Prompt: match.Observation.Prompt()}, nil
 	}
@@ -81,6 +75,16 @@ func (s *session) observe(req *canon.Request) (*forest.Node, chat.Observation, e
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.forest.Attach(match, seen.Body, seen.Prompt, req), seen, nil
+}
+
+func (s *session) match(req *canon.Request) (forest.Match, chat.Prev) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	match := s.forest.Match(req)
+	if g := match.Parent.Generation(); g != nil {
+		return match, chat.Prev{IDs: g.IDs}
+	}
+	return match, chat.Prev{}
 }
 
 // budget is the turn's token limit: what the client or the configuration says, bounded by the
@@ -107,6 +111,9 @@ func (s *session) rid(number int) string { return fmt.Sprintf("%s-%08x", s.id, n
 func (s *session) interrupted(err error) *wire.Error {
 	if errors.Is(err, errSessionOver) || errors.Is(err, ErrClosed) {
 		return wire.SessionDiscarded()
+	}
+	if errors.Is(err, ErrPanic) {
+		return wire.Internal("the engine panicked; see the trainer's log")
 	}
 	return wire.Disconnected()
 }
@@ -144,11 +151,7 @@ func (t *turn) generate(ctx context.Context) *wire.Error {
 		if err != nil {
 			return t.session.interrupted(err)
 		}
-		version, began := c.weight.Load(), time.Now()
-		result, err := c.backend.Generate(ctx, t.call(rid))
-		c.gate.land(flight)
-		t.generating += time.Since(began)
-		t.attempts++
+		result, version, err := t.attempt(ctx, flight)
 		if err != nil {
 			return t.failed(ctx, err)
 		}
@@ -157,10 +160,22 @@ func (t *turn) generate(ctx context.Context) *wire.Error {
 			return nil
 		}
 		t.aborts++
-		if len(result.IDs) == 0 && !t.wait(ctx) {
+		if len(result.IDs) == 0 && !flight.asked && !t.wait(ctx) {
 			return t.session.interrupted(context.Cause(ctx))
 		}
 	}
+}
+
+// attempt is one flight to the backend and back. It also returns the weight version set at
+// its dispatch.
+func (t *turn) attempt(ctx context.Context, f *flight) (sglang.Result, int64, error) {
+	c := t.session.core
+	defer c.gate.land(f)
+	version, began := c.weight.Load(), time.Now()
+	result, err := c.backend.Generate(ctx, t.call(f.rid))
+	t.generating += time.Since(began)
+	t.attempts++
+	return result, version, err
 }
 
 func (t *turn) wait(ctx context.Context) bool {
@@ -211,18 +226,15 @@ func (t *turn) take(r sglang.Result, dispatched int64) {
 }
 
 // done says whether the turn is complete. A stop token at the end is a stop whatever the
-// backend said; a budget that is used up is a length, also when the attempt was aborted
-// exactly there (reference session service 6.5, 11.2 item 10).
+// backend said; an attempt aborted exactly when the budget was used up is a length (reference
+// session service 6.5, 11.2 item 10).
 func (t *turn) done(finish string) bool {
-	c := t.session.core
-	switch {
-	case len(t.ids) > 0 && c.isStop[t.ids[len(t.ids)-1]]:
-		return true
-	case finish == "length" || len(t.ids) >= t.budget:
-		t.truncated = true
+	if n := len(t.ids); n > 0 && t.session.core.isStop[t.ids[n-1]] {
 		return true
 	}
-	return finish != "abort"
+	aborted := finish == sglang.FinishAbort
+	t.truncated = finish == sglang.FinishLength || aborted && len(t.ids) >= t.budget
+	return t.truncated || !aborted
 }
 
 // failed turns a backend error into the client's. The Session lives on: the agent may retry.
@@ -244,13 +256,11 @@ func (t *turn) failed(ctx context.Context, err error) *wire.Error {
 func (t *turn) commit() (*wire.Completion, *wire.Error) {
 	s := t.session
 	reply := s.core.format.Read(t.node.State(), t.ids, t.req, t.observation)
-	s.mu.Lock()
-	_, err := s.forest.Commit(t.node, forest.Generation{
+	err := s.record(t.node, forest.Generation{
 		IDs: t.ids, Logprobs: t.logprobs, Spans: t.spans, Message: reply.Message, Truncated: t.truncated,
 		Aborts: t.aborts, Rollout: s.group.rollout, RequestID: t.requestID, ParseError: reply.ParseError,
 		PromptTokens: t.prompt, CachedTokens: t.cached, Seconds: t.generating.Seconds(),
 	})
-	s.mu.Unlock()
 	if err != nil {
 		s.lose(len(t.ids))
 		s.fail(err)
@@ -258,6 +268,13 @@ func (t *turn) commit() (*wire.Completion, *wire.Error) {
 	}
 	s.cache.Intern(reply.Message) // the client's replay of it shares its memory
 	return t.completion(reply), nil
+}
+
+func (s *session) record(node *forest.Node, g forest.Generation) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, err := s.forest.Commit(node, g)
+	return err
 }
 
 func (t *turn) completion(reply chat.Reply) *wire.Completion {

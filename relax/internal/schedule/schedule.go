@@ -196,7 +196,7 @@ func (m *Machine) SessionFailed(now time.Time, ref SessionRef, reason Reason, ca
 		return nil
 	}
 	g.sessions[ref.Seq].gone = true
-	m.drop(g, reason, cause)
+	m.drop(g, reason, cause, -1)
 	return m.settle(now)
 }
 
@@ -218,7 +218,7 @@ func (m *Machine) GroupScored(now time.Time, id GroupID) []Action {
 // GroupFailed reports that a Group cannot be trained: it is dropped.
 func (m *Machine) GroupFailed(now time.Time, id GroupID, reason Reason, cause string) []Action {
 	if g := m.groups[id]; g != nil {
-		m.drop(g, reason, cause)
+		m.drop(g, reason, cause, -1)
 	}
 	return m.settle(now)
 }
@@ -280,11 +280,11 @@ func (m *Machine) Tick(now time.Time) []Action {
 func (m *Machine) expire(g *group, seq int) {
 	if g.phase == preparing {
 		m.drop(g, ReasonFirstRequest, fmt.Sprintf(
-			"session %d made no model request within agent_first_request_timeout (%s)", seq, m.cfg.FirstRequestTimeout))
+			"session %d made no model request within agent_first_request_timeout (%s)", seq, m.cfg.FirstRequestTimeout), seq)
 		return
 	}
 	m.drop(g, ReasonAgentTimeout, fmt.Sprintf(
-		"session %d was active longer than agent_timeout (%s)", seq, m.cfg.AgentTimeout))
+		"session %d was active longer than agent_timeout (%s)", seq, m.cfg.AgentTimeout), seq)
 }
 
 // Deadline is the time of the next Tick that matters, zero if none does.
@@ -303,7 +303,7 @@ func (m *Machine) Deadline() time.Time {
 	return next
 }
 
-func (m *Machine) drop(g *group, reason Reason, cause string) {
+func (m *Machine) drop(g *group, reason Reason, cause string, late int) {
 	if !g.active() {
 		return
 	}
@@ -311,7 +311,7 @@ func (m *Machine) drop(g *group, reason Reason, cause string) {
 	for i := range g.sessions {
 		g.sessions[i].deadline = time.Time{}
 	}
-	m.act(Drop{Group: g.id, Reason: reason, Cause: cause})
+	m.act(Drop{Group: g.id, Reason: reason, Cause: cause, Late: late})
 	if m.step == nil || m.step.closing {
 		return
 	}

@@ -144,3 +144,42 @@ func TestTasksRunOut(t *testing.T) {
 	m.SessionExported(t0, ref(1, 1))
 	check(t, "short step", m.GroupScored(t0, 1), "Deliver1 Forget1 EndStep debt=1 failed=false")
 }
+
+func TestLateSessionsAreNamed(t *testing.T) {
+	m := New(testConfig())
+	m.QueueTasks(t0, 2)
+	open(t, m, 0)
+	m.SessionRequested(t0, ref(1, 0))
+	late := func(actions []Action) int {
+		for _, a := range actions {
+			if d, ok := a.(Drop); ok {
+				return d.Late
+			}
+		}
+		t.Fatalf("no drop in %v", actions)
+		return 0
+	}
+	if got := late(m.SessionFailed(t0, ref(2, 0), "test", "")); got != -1 {
+		t.Errorf("a failure names session %d, want -1", got)
+	}
+	if got := late(m.Tick(t0.Add(time.Minute))); got != 1 {
+		t.Errorf("a deadline names session %d, want 1", got)
+	}
+}
+
+func TestLeaseInAPauseHasItsWholeBudget(t *testing.T) {
+	cfg := testConfig()
+	cfg.BatchSize, cfg.GroupSize = 1, 1
+	m := New(cfg)
+	m.QueueTasks(t0, 1)
+	open(t, m, 0)
+	m.Pause(t0)
+	check(t, "request", m.SessionRequested(t0, ref(1, 0)), "Lease1")
+	if !m.Deadline().IsZero() {
+		t.Errorf("deadline %v in a pause", m.Deadline())
+	}
+	m.Resume(t0.Add(time.Minute))
+	if want := t0.Add(time.Minute + cfg.AgentTimeout); !m.Deadline().Equal(want) {
+		t.Errorf("deadline %v, want %v", m.Deadline(), want)
+	}
+}

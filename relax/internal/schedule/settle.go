@@ -22,6 +22,8 @@ type Drop struct {
 	Group  GroupID
 	Reason Reason
 	Cause  string
+	// Late is the place of the Session whose deadline passed, -1 for other reasons.
+	Late int
 }
 
 // Forget says that nothing of the Group runs any more and its state can be freed.
@@ -91,7 +93,7 @@ func (m *Machine) closeIfDone(s *step) {
 		cause = "the step failed"
 	}
 	for _, id := range m.order {
-		m.drop(m.groups[id], ReasonStepEnd, cause)
+		m.drop(m.groups[id], ReasonStepEnd, cause, -1)
 	}
 	m.forget()
 }
@@ -154,11 +156,13 @@ type Counts struct {
 	Preparing, Running, Scoring, Resident, QueuedTasks int
 	// Debt is the open step's, 0 between steps.
 	Debt int
+	// Paused: active-time budgets stand still.
+	Paused bool
 }
 
 // Counts returns a snapshot.
 func (m *Machine) Counts() Counts {
-	c := Counts{QueuedTasks: m.queued, Resident: m.countResident()}
+	c := Counts{QueuedTasks: m.queued, Resident: m.countResident(), Paused: m.paused}
 	for _, g := range m.groups {
 		switch g.phase {
 		case preparing:

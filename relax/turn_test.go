@@ -1,0 +1,435 @@
+package relax
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/agent"
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+	"github.com/relax-rollout/relax-rollout/relax/internal/sglang"
+	"github.com/relax-rollout/relax-rollout/relax/sglangtest"
+)
+
+// openIdle opens an engine with one Session whose agent only sleeps, so that the test can make
+// the Session's requests itself. alter comes after the defaults.
+func openIdle(t *testing.T, alter func(*Config)) (*Engine, *session) {
+	t.Helper()
+	cfg := testConfig(t)
+	cfg.AgentCommand, cfg.AgentEnv = "exec sleep 1000", nil
+	if alter != nil {
+		alter(&cfg)
+	}
+	e := openEngine(t, cfg)
+	if err := e.Submit([]Task{task(agentTask{})}); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.StartRollout(0); err != nil {
+		t.Fatal(err)
+	}
+	return e, onlySession(t, e)
+}
+
+func onlySession(t *testing.T, e *Engine) *session {
+	t.Helper()
+	e.core.sessionsMu.Lock()
+	defer e.core.sessionsMu.Unlock()
+	for _, s := range e.core.sessions {
+		return s
+	}
+	t.Fatal("no session")
+	return nil
+}
+
+// An answer is a Chat Completions answer, as far as tests look at it.
+type answer struct {
+	status  int
+	Choices []struct {
+		Message      chatMessage
+		FinishReason string `json:"finish_reason"`
+	}
+	Usage struct {
+		CompletionTokens int `json:"completion_tokens"`
+	}
+	Error struct{ Code, Message string }
+}
+
+// post makes one Chat Completions request for a Session; it may run in any goroutine.
+func post(t *testing.T, e *Engine, s *session, body map[string]any) answer {
+	t.Helper()
+	var out answer
+	if _, given := body["messages"]; !given {
+		body["messages"] = []chatMessage{{"role": "user", "content": "Hello"}}
+	}
+	raw, err := json.Marshal(body)
+	if err != nil {
+		t.Error(err)
+		return out
+	}
+	req, err := http.NewRequest(http.MethodPost, e.BaseURL()+"v1/chat/completions", bytes.NewReader(raw))
+	if err != nil {
+		t.Error(err)
+		return out
+	}
+	req.Header.Set("Authorization", "Bearer "+s.id)
+	transport := &http.Transport{DisableKeepAlives: true}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Error(err)
+		return out
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil {
+		err = json.Unmarshal(text, &out)
+	}
+	if err != nil {
+		t.Errorf("answer %q: %v", text, err)
+	}
+	out.status = resp.StatusCode
+	return out
+}
+
+func TestBackendFailureIsAnsweredAndTheSessionLivesOn(t *testing.T) {
+	t.Parallel()
+	e, s := openIdle(t, func(c *Config) { // the client itself repeats a 500 once
+		c.Simulator = json.RawMessage(`{"faults": [{"count": 2, "fault": {"status": 500, "body": "out of luck"}}]}`)
+	})
+	if a := post(t, e, s, map[string]any{}); a.status != 500 || !strings.Contains(a.Error.Message, "out of luck") {
+		t.Errorf("answer %+v, want a 500 with the backend's text", a)
+	}
+	if text := s.explain("x"); !strings.Contains(text, "out of luck") {
+		t.Errorf("a later drop would say %q, without the backend's text", text)
+	}
+	if a := post(t, e, s, map[string]any{}); a.status != 200 {
+		t.Errorf("retry: %+v", a)
+	}
+}
+
+func TestContextLimits(t *testing.T) {
+	long := []chatMessage{{"role": "user", "content": strings.Repeat("long ", 100)}}
+	for _, tt := range []struct {
+		name  string
+		alter func(*Config)
+	}{
+		{"ours", func(c *Config) { c.RolloutMaxContextLen = 200 }},
+		{"the backend's", func(c *Config) { c.Simulator = json.RawMessage(`{"context_len": 200}`); c.RolloutMaxResponseLen = 8 }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			e, s := openIdle(t, tt.alter)
+			if a := post(t, e, s, map[string]any{"messages": long}); a.status != 400 || a.Error.Code != "context_length_exceeded" {
+				t.Errorf("too long a prompt: %+v", a)
+			}
+			a := post(t, e, s, map[string]any{"max_tokens": 2})
+			if a.status != 200 || a.Usage.CompletionTokens != 2 || a.Choices[0].FinishReason != "length" {
+				t.Errorf("max_tokens 2: %+v", a)
+			}
+		})
+	}
+}
+
+func TestTurnsEnd(t *testing.T) {
+	c := &core{isStop: map[int32]bool{9: true}}
+	for _, tt := range []struct {
+		name            string
+		ids             []int32
+		finish          string
+		done, truncated bool
+	}{
+		{"stop", []int32{1}, "stop", true, false},
+		{"stop string that uses the budget up", []int32{1, 2, 3}, "stop", true, false},
+		{"nothing said", nil, "stop", true, false},
+		{"length", []int32{1, 2, 3}, "length", true, true},
+		{"length before the budget", []int32{1}, "length", true, true},
+		{"length on a stop token", []int32{1, 2, 9}, "length", true, false},
+		{"abort", []int32{1}, "abort", false, false},
+		{"abort before the first token", nil, "abort", false, false},
+		{"abort at the budget", []int32{1, 2, 3}, "abort", true, true},
+		{"abort on a stop token", []int32{9}, "abort", true, false},
+		{"another finish", []int32{1}, "other", true, false},
+	} {
+		turn := &turn{session: &session{core: c}, ids: tt.ids, budget: 3}
+		if done := turn.done(tt.finish); done != tt.done || turn.truncated != tt.truncated {
+			t.Errorf("%s: done %v, truncated %v; want %v, %v", tt.name, done, turn.truncated, tt.done, tt.truncated)
+		}
+	}
+}
+
+func TestAbortsNobodyHereAskedForAreContinued(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t)
+	e := openEngine(t, cfg)
+	attempt := 0
+	e.core.simulator.SetFault(func(*sglangtest.GenerateRequest) *sglangtest.Fault {
+		attempt++ // guarded by the simulator
+		switch attempt {
+		case 1, 3:
+			return &sglangtest.Fault{AbortAfter: 1} // the shortest reply has 4 tokens
+		case 2:
+			return &sglangtest.Fault{AbortAfter: -1}
+		}
+		return nil
+	})
+	if err := e.Submit([]Task{task(agentTask{})}); err != nil {
+		t.Fatal(err)
+	}
+	r := runStep(t, e, 0, nil)
+	if got := View[int32](r.batch, "aborts")[0]; got != 3 {
+		t.Errorf("aborts = %d, want 3", got)
+	}
+	checkTokens(t, e, r.batch) // the logprobs hold only if the pieces follow each other
+	requests := e.core.simulator.Requests()
+	if len(requests) != 4 {
+		t.Fatalf("%d attempts, want 4", len(requests))
+	}
+	for i, record := range requests {
+		if want := View[int32](r.batch, "prompt_len")[0] + int32([]int{0, 1, 1, 2}[i]); int(want) != len(record.Request.InputIDs) {
+			t.Errorf("attempt %d had %d ids, want %d", i, len(record.Request.InputIDs), want)
+		}
+	}
+}
+
+// scripted is a backend whose calls the test answers.
+type scripted struct {
+	generate func(ctx context.Context, call sglang.Call) (sglang.Result, error)
+	abort    func(rid string) bool
+}
+
+func (s *scripted) Generate(ctx context.Context, call sglang.Call) (sglang.Result, error) {
+	return s.generate(ctx, call)
+}
+func (s *scripted) Abort(rid string) bool { return s.abort(rid) }
+func (s *scripted) Close()                {}
+
+// script replaces the engine's backend before the first request.
+func script(e *Engine, s *scripted) {
+	e.core.backend.Close()
+	e.core.backend = s
+}
+
+func TestPauseAbortsWhatHadJustPassedTheGate(t *testing.T) {
+	t.Parallel()
+	e, s := openIdle(t, nil)
+	entered, aborted := make(chan struct{}), make(chan struct{})
+	asked := 0
+	script(e, &scripted{
+		generate: func(context.Context, sglang.Call) (sglang.Result, error) {
+			select {
+			case <-entered:
+				return sglang.Result{IDs: []int32{1}, Logprobs: []float32{0}, Finish: sglang.Finish{Type: "stop"}}, nil
+			default:
+			}
+			close(entered)
+			<-aborted
+			return sglang.Result{Finish: sglang.Finish{Type: "abort"}}, nil
+		},
+		abort: func(string) bool { // the client does not know the call yet when it is asked first
+			if asked++; asked == 3 {
+				close(aborted)
+			}
+			return asked >= 3
+		},
+	})
+	var posted sync.WaitGroup
+	posted.Add(1)
+	go func() {
+		defer posted.Done()
+		if a := post(t, e, s, map[string]any{}); a.status != 200 {
+			t.Errorf("the parked request: %+v", a)
+		}
+	}()
+	<-entered
+	if err := e.Pause(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Pause(context.Background()); err != nil { // a second one has nothing to wait for
+		t.Fatal(err)
+	}
+	if err := e.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	posted.Wait()
+}
+
+func TestPauseEnds(t *testing.T) {
+	hold := func(ctx context.Context, _ sglang.Call) (sglang.Result, error) {
+		<-ctx.Done()
+		return sglang.Result{}, context.Cause(ctx)
+	}
+	deaf := func(string) bool { return true } // takes aborts and does nothing
+	for _, tt := range []struct {
+		name string
+		end  func(e *Engine, s *session, cancel func())
+		err  error
+	}{
+		{"with its context", func(_ *Engine, _ *session, cancel func()) { cancel() }, context.Canceled},
+		{"at close", func(e *Engine, _ *session, _ func()) {
+			ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
+			defer cancel()
+			_ = e.Close(ctx)
+		}, ErrClosed},
+		{"when the sessions are over", func(_ *Engine, s *session, _ func()) { s.kill("") }, nil},
+		{"when the engine is poisoned", func(e *Engine, _ *session, _ func()) { e.core.post(func() { panic("boom") }) }, ErrPanic},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			e, s := openIdle(t, nil)
+			script(e, &scripted{generate: hold, abort: deaf})
+			var posted sync.WaitGroup
+			posted.Add(1)
+			go func() {
+				defer posted.Done()
+				if a := post(t, e, s, map[string]any{}); a.status == 200 {
+					t.Errorf("answer %+v", a)
+				}
+			}()
+			until(t, func() bool { _, n := e.core.gate.state(); return n == 1 })
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			paused := make(chan error)
+			go func() { paused <- e.Pause(ctx) }()
+			until(t, func() bool { open, _ := e.core.gate.state(); return !open })
+			tt.end(e, s, cancel)
+			// At close the request may come back before the pause has noticed.
+			if err := <-paused; !errors.Is(err, tt.err) && (err != nil || tt.err == context.Canceled) {
+				t.Errorf("pause: %v, want %v", err, tt.err)
+			}
+			s.kill("")
+			posted.Wait()
+		})
+	}
+}
+
+func TestPauseAndResumeAtOnceAgree(t *testing.T) {
+	t.Parallel()
+	e, _ := openIdle(t, nil)
+	for range 200 {
+		var both sync.WaitGroup
+		both.Add(2)
+		go func() { defer both.Done(); _ = e.Pause(context.Background()) }()
+		go func() { defer both.Done(); _ = e.Resume() }()
+		both.Wait()
+		err := e.core.do(func() error {
+			if open, _ := e.core.gate.state(); open == e.core.machine.Counts().Paused {
+				return fmt.Errorf("gate open %v, and so is the pause of the budgets", open)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestPanicInARequestPoisonsAndIsAnswered(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		alter func(e *Engine, s *session)
+	}{
+		{"at the backend", func(e *Engine, _ *session) {
+			script(e, &scripted{
+				generate: func(context.Context, sglang.Call) (sglang.Result, error) { panic("boom") },
+				abort:    func(string) bool { return false },
+			})
+		}},
+		{"with the session's lock held", func(_ *Engine, s *session) { s.mu.Lock(); s.forest = nil; s.mu.Unlock() }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			e, s := openIdle(t, nil)
+			tt.alter(e, s)
+			if a := post(t, e, s, map[string]any{}); a.status != 500 {
+				t.Errorf("answer %+v, want 500", a)
+			}
+			if err := e.Submit(nil); !errors.Is(err, ErrPanic) {
+				t.Errorf("submit: %v, want ErrPanic", err)
+			}
+			if err := e.Pause(context.Background()); !errors.Is(err, ErrPanic) {
+				t.Errorf("pause: %v, want ErrPanic", err)
+			}
+			if s.liveRequests() != 0 {
+				t.Error("the request is still counted")
+			}
+			if _, n := e.core.gate.state(); n != 0 {
+				t.Error("the attempt is still counted")
+			}
+		})
+	}
+}
+
+func TestExplicitRecordsThatDoNotFit(t *testing.T) {
+	t.Parallel()
+	e, s := openIdle(t, nil)
+	a := post(t, e, s, map[string]any{})
+	if a.status != 200 {
+		t.Fatalf("%+v", a)
+	}
+	said, err := json.Marshal([]chatMessage{{"role": "user", "content": "Hello"}, a.Choices[0].Message})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ name, output, text string }{
+		{"it fits", `{"name":"main","messages":%s,"reward":1}`, ""},
+		{"implicit", `{"metadata":null}`, ""},
+		{"other tools", `{"name":"main","messages":%s,"tools":[{"type":"function","function":{"name":"f"}}]}`, `record "main"`},
+		{"other arguments", `{"name":"main","messages":%s,"chat_template_kwargs":{"enable_thinking":false}}`, `record "main"`},
+		{"no answer yet", `{"name":"main","messages":[{"role":"user","content":"Hello"}]}`, `record "main"`},
+		{"two records", `{"name":"main","messages":%[1]s}` + "\n" + `{"name":"side","messages":%[1]s}`, "2 records"},
+		{"a reward without its key", `{"name":"main","messages":%s,"reward":{"other":1}}`, "reward"},
+	} {
+		text := tt.output
+		if strings.Contains(text, "%") {
+			text = fmt.Sprintf(tt.output, said)
+		}
+		output, err := agent.ParseOutput("session_output.json", []byte(text))
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+			continue
+		}
+		out, err := s.export(output)
+		if (err == nil) != (tt.text == "") || err != nil && !strings.Contains(err.Error(), tt.text) {
+			t.Errorf("%s: err = %v, want %q", tt.name, err, tt.text)
+		}
+		if err == nil && (out.lineage.Turns != 1 || out.metadata == nil) {
+			t.Errorf("%s: %+v", tt.name, out)
+		}
+	}
+}
+
+func TestMetadataIsLaidOverTheTasks(t *testing.T) {
+	for _, tt := range []struct{ dataset, agents, want string }{
+		{``, ``, `{}`},
+		{`null`, `null`, `{}`},
+		{`{"a":1,"b":2}`, `{"b":3,"c":{}}`, `{"a":1,"b":3,"c":{}}`},
+		{`{"a":1}`, `null`, `{"a":1}`},
+	} {
+		merged, err := mergeMetadata(json.RawMessage(tt.dataset), json.RawMessage(tt.agents))
+		if err != nil {
+			t.Errorf("%s: %v", tt.dataset, err)
+		}
+		if raw, _ := json.Marshal(merged); string(raw) != tt.want {
+			t.Errorf("%s + %s = %s, want %s", tt.dataset, tt.agents, raw, tt.want)
+		}
+	}
+	if _, err := mergeMetadata(json.RawMessage(`{}`), json.RawMessage(`[1]`)); err == nil || !strings.Contains(err.Error(), "metadata") {
+		t.Errorf("a list: %v", err)
+	}
+}
+
+func TestRequestsOfAnEndedSessionAreRefused(t *testing.T) {
+	t.Parallel()
+	_, s := openIdle(t, nil)
+	s.kill("")
+	_, fault := s.Complete(context.Background(), &canon.Request{})
+	if fault == nil || fault.Code != "session_discarded" {
+		t.Errorf("fault = %v, want session_discarded", fault)
+	}
+}
