@@ -10,7 +10,9 @@ that waited finds cold caches; the ones right behind it do not. Both are printed
 from __future__ import annotations
 
 import argparse
+import shlex
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -39,7 +41,7 @@ def poll_to_views(megabytes: float, rounds: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as cwd:
         Path(cwd, "agent.py").write_text(AGENT)
         config = rr.Config(
-            agent_command="python3 agent.py",
+            agent_command=f"{shlex.quote(sys.executable)} agent.py",
             agent_cwd=cwd,
             n_samples_per_prompt=sessions,
             rollout_max_response_len=tokens + 16,

@@ -1,9 +1,10 @@
 """The whole job on the embedded simulator: agents, recorded tokens, batches, a policy that learns.
 
 Each step starts one agent process per sample (examples/calculator_agent), serves it a model
-endpoint, receives the step's rows without a copy, takes a policy-gradient step in NumPy,
-pushes the new weights to the simulator and sets the weight version. At the end it checks
-what it was promised, and says so.
+endpoint and receives the step's rows without a copy. While the next step is running already, the
+trainer takes a policy-gradient step in NumPy, pauses generation, pushes the new weights to the
+simulator and sets the weight version; so part of the tokens is one version old, which the column
+"staleness" shows, even inside a turn. At the end it checks what it was promised, and says so.
 
     make demo          or          python examples/train_calculator.py --steps 8
 """
@@ -17,6 +18,7 @@ import logging
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,7 @@ def policy_document() -> dict[str, Any]:
                 "name": "ask",
                 "match": {"role": "user", "last_regex": question},
                 "candidates": [
-                    {"text": CALL % "${a} ${op} ${b}", "weight": 0.0},
+                    {"text": CALL % "${a} ${op} ${b}", "weight": 0.5},
                     {"text": CALL % "${b} + ${b}", "weight": 0.5},
                     {"text": "It is ${a+b+1}.", "weight": 1.0},
                     {"text": "I do not know.", "weight": 0.5},
@@ -54,7 +56,7 @@ def policy_document() -> dict[str, Any]:
                     "regex": r"<tool_response>\n(?P<r>-?\d+)\n",
                 },
                 "candidates": [
-                    {"text": "The answer is ${r}.", "weight": 0.0},
+                    {"text": "The answer is ${r}.", "weight": 0.5},
                     {"text": "The answer is ${r+1}.", "weight": 0.5},
                     {"text": "I lost the result.", "weight": 0.0},
                 ],
@@ -88,7 +90,10 @@ class Reply:
 
 
 class Policy:
-    """The trainer's copy of the simulator's policy: one logit for each candidate of a class."""
+    """The trainer's copy of the simulator's policy: one logit for each candidate of a class.
+
+    ``version`` counts what was pushed; ``history`` has the logits of every version.
+    """
 
     def __init__(self, url: str, document: dict[str, Any]) -> None:
         self.url = url
@@ -101,20 +106,25 @@ class Policy:
     def _copy(self) -> dict[str, npt.NDArray[np.float64]]:
         return {name: values.copy() for name, values in self.logits.items()}
 
+    @property
+    def version(self) -> int:
+        return len(self.history) - 1
+
     def probabilities(self, name: str, version: int) -> npt.NDArray[np.float64]:
         """Softmax of a class's logits as they were at a weight version."""
         logits = self.history[version][name]
         weights = np.exp(logits - logits.max())
         return weights / weights.sum()
 
-    def push(self) -> int:
-        """Makes the logits the simulator's weights; returns their version."""
+    def push(self, engine: rr.Engine) -> None:
+        """Makes the logits the simulator's weights, while no request is being generated."""
+        engine.pause()
         self.history.append(self._copy())
-        version = len(self.history) - 1
         weights = {name: values.tolist() for name, values in self.logits.items()}
-        document = {"weights": weights, "weight_version": str(version)}
+        document = {"weights": weights, "weight_version": str(self.version)}
         call_json("PUT", self.url + "/simulator/weights", document)
-        return version
+        engine.set_weight_version(self.version)
+        engine.resume()
 
     def candidates(self, prompt: npt.NDArray[np.int32]) -> tuple[str, dict[int, list[int]]]:
         """What could follow a prompt: its class, and the ids of each candidate by number."""
@@ -155,18 +165,23 @@ class Checks:
     """What the demo promises, checked on every row of every step."""
 
     def __init__(self) -> None:
-        self.turns = 0
+        self.turns = self.mixed_turns = 0
         self.worst_logprob = 0.0
         self.started = self.accounted = 0
 
-    def row(self, row: rr.Row, turns: list[Reply], policy: Policy, version: int) -> None:
+    def row(self, row: rr.Row, turns: list[Reply], policy: Policy) -> None:
         """Mask and logprobs of one row against the trainer's own recomputation."""
         mask = np.zeros(len(row.tokens), dtype=np.uint8)
+        versions = token_versions(row)
         for turn in turns:
             mask[turn.start : turn.end] = 1
-            expected = policy.logprobs(turn, version)
-            gap = np.abs(row.logprobs[turn.start : turn.end] - expected).max()
-            self.worst_logprob = max(self.worst_logprob, float(gap))
+            sampled_under = versions[turn.start : turn.end]
+            for version in np.unique(sampled_under):
+                expected = policy.logprobs(turn, version)
+                gaps = np.abs(row.logprobs[turn.start : turn.end] - expected)
+                gap = gaps[sampled_under == version].max()
+                self.worst_logprob = max(self.worst_logprob, float(gap))
+            self.mixed_turns += int(len(np.unique(sampled_under)) > 1)
         check("masks mark exactly the sampled ids", np.array_equal(mask, row.loss_mask))
         check("observations have no logprob", not np.any(row.logprobs[mask == 0]))
         check("one turn for each run of the mask", len(turns) == row.turns)
@@ -195,28 +210,37 @@ def check(what: str, holds: bool) -> None:
         sys.exit(f"FAILED: {what}")
 
 
-def gradient(policy: Policy, turn: Reply, version: int) -> npt.NDArray[np.float64]:
-    """d log p(candidate) / d logits of its class."""
-    grad = -policy.probabilities(turn.name, version)
+def token_versions(row: rr.Row) -> npt.NDArray[np.int64]:
+    """The weight version of each token of a row, -1 before the first that was sampled."""
+    versions = np.full(len(row.tokens), -1)
+    for start, end, version in row.segments:
+        versions[start:end] = version
+    return versions
+
+
+def gradient(policy: Policy, turn: Reply) -> npt.NDArray[np.float64]:
+    """d log p(candidate) / d logits of its class, under the weights of now."""
+    grad = -policy.probabilities(turn.name, policy.version)
     grad[turn.chosen] += 1.0
     return grad
 
 
-def learn(batch: rr.Batch, policy: Policy, checks: Checks, version: int, rate: float) -> None:
+def learn(batch: rr.Batch, policy: Policy, checks: Checks, rate: float) -> None:
     """One policy-gradient step on the batch's views."""
     sums = {name: np.zeros_like(values) for name, values in policy.logits.items()}
     for row in batch:
         turns = list(replies(row, policy))
-        checks.row(row, turns, policy, version)
+        checks.row(row, turns, policy)
         for turn in turns:
-            sums[turn.name] += row.advantage * gradient(policy, turn, version)
+            sums[turn.name] += row.advantage * gradient(policy, turn)
     for name, grad in sums.items():
         policy.logits[name] += rate * grad / len(batch)
 
 
 def staleness(batch: rr.Batch, version: int) -> float:
-    """Mean distance between the current weight version and the ones tokens were sampled under."""
-    return float(np.mean(version - batch.numpy("seg_weight_version")))
+    """How many weight versions the sampled tokens are behind the one that learns, on average."""
+    behind = [version - token_versions(row)[row.loss_mask == 1] for row in batch]
+    return float(np.concatenate(behind).mean())
 
 
 def read_tasks(path: Path) -> Iterator[dict[str, Any]]:
@@ -231,7 +255,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--groups", type=int, default=6, help="prompts a step (default 6)")
     parser.add_argument("--samples", type=int, default=8, help="samples a prompt (default 8)")
     parser.add_argument("--rate", type=float, default=2.0, help="learning rate (default 2.0)")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.steps < 4:
+        parser.error(
+            "--steps: at least 4, for the mean reward has to rise from the first to the last"
+        )
+    return args
 
 
 def main() -> None:
@@ -244,30 +273,31 @@ def main() -> None:
         hf_checkpoint=str(CHECKPOINT),
         agentic_tool_call_parser="qwen25",
         backend="simulator",
-        simulator={"policy": document},
+        simulator={"policy": document, "token_delay_ms": 1},
         rollout_batch_size=args.groups,
         n_samples_per_prompt=args.samples,
     )
     tasks = read_tasks(HERE / "calculator_agent" / "tasks.jsonl")
     table = []
     checks = Checks()
-    with rr.Engine(config, progress=True) as engine:
+    with rr.Engine(config, progress=True) as engine, ThreadPoolExecutor(1) as ahead:
         policy = Policy(engine.stats()["backend"]["url"], document)
-        version = policy.push()
-        engine.set_weight_version(version)
+        policy.push(engine)
+        coming = ahead.submit(engine.rollout, 0, tasks)
         for step in range(args.steps):
-            batch = engine.rollout(step, tasks)
+            batch = coming.result()
+            if step + 1 < args.steps:
+                coming = ahead.submit(engine.rollout, step + 1, tasks)
             checks.batch(batch)
             line = (
                 step,
                 float(batch.numpy("reward").mean()),
                 batch.numpy("tokens").size,
-                staleness(batch, version),
+                staleness(batch, policy.version),
             )
             table.append(line)
-            learn(batch, policy, checks, version, args.rate)
-            version = policy.push()
-            engine.set_weight_version(version)
+            learn(batch, policy, checks, args.rate)
+            policy.push(engine)
     print_table(table)
     conclude(table, checks)
 
@@ -289,7 +319,10 @@ def conclude(table: list[tuple[int, float, int, float]], checks: Checks) -> None
     check(f"mean reward rose ({first:.3f} to {last:.3f})", bool(last > first))
     check("started = delivered + dropped", checks.started == checks.accounted)
     print("\nverified:")
-    print(f"  masks mark exactly the sampled ids ({checks.turns} turns)")
+    print(
+        f"  masks mark exactly the sampled ids ({checks.turns} turns, "
+        f"{checks.mixed_turns} of them sampled across a weight update)"
+    )
     print(f"  logprobs equal the trainer's recomputation (worst gap {checks.worst_logprob:.1e})")
     print("  the arrays lie inside the engine's arena: no copy was made")
     print(f"  mean reward rose from {first:.3f} to {last:.3f}")

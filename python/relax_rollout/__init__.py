@@ -1,16 +1,36 @@
 """Relax Rollout: the rollout side of agentic RL, embedded in the trainer.
 
 An :class:`Engine` starts an agent app once per Session, serves it a model endpoint, records
-every sampled token and returns training rows as a zero-copy :class:`Batch`::
+every sampled token and returns training rows as a zero-copy :class:`Batch`. Here the agent is a
+few lines and, without ``sglang_url``, the embedded simulator is the model:
 
-    import relax_rollout as rr
-
-    config = rr.Config(agent_command="python agent.py", agent_cwd="/srv/agent")
-    with rr.Engine(config) as engine:
-        engine.set_weight_version(7)
-        batch = engine.rollout(0, tasks=["What is 2 + 2?"])
-        tokens = batch.torch("tokens")
-        mask = batch.numpy("loss_mask")
+>>> import sys, tempfile
+>>> from pathlib import Path
+>>> import relax_rollout as rr
+>>> agent = '''
+... import json, os, urllib.request
+... task = json.load(open(os.environ["RELAX_INPUT_JSON"]))
+... request = urllib.request.Request(
+...     os.environ["RELAX_BASE_URL"] + "v1/chat/completions",
+...     json.dumps({"model": "m", "messages": task["messages"]}).encode(),
+...     {"Authorization": "Bearer " + os.environ["RELAX_SESSION_ID"]})
+... urllib.request.urlopen(request).read()
+... json.dump({"reward": 1.0}, open(os.environ["RELAX_OUTPUT_JSON"], "w"))
+... '''
+>>> with tempfile.TemporaryDirectory() as cwd:
+...     _ = Path(cwd, "agent.py").write_text(agent)
+...     command = f"{sys.executable} agent.py"
+...     config = rr.Config(agent_command=command, agent_cwd=cwd, n_samples_per_prompt=2)
+...     with rr.Engine(config) as engine:
+...         engine.set_weight_version(7)
+...         batch = engine.rollout(0, ["What is 2 + 2?"])
+>>> len(batch), batch.numpy("reward").tolist(), batch.numpy("seg_weight_version").tolist()
+(2, [1.0, 1.0], [7, 7])
+>>> row = batch[0]
+>>> len(row.tokens) == len(row.loss_mask) == len(row.logprobs)
+True
+>>> batch.report.session_balance
+Balance(started=2, delivered=2, dropped=0, carried=0)
 
 Importing the package loads no library and starts no thread; both happen when the first
 Engine is made.

@@ -301,14 +301,12 @@ class Library:
         """Opens a step."""
         self._call("start_rollout", "relax_start_rollout", engine, rollout_id)
 
-    def poll(self, engine: int, timeout_ms: int) -> RawEvent | None:
-        """The next event, or None if none arrived in time."""
-        event = CEvent(struct_size=ctypes.sizeof(CEvent))
-        status = self._call("poll", "relax_poll", engine, timeout_ms, ctypes.byref(event))
-        if status == TIMEOUT:
-            return None
-        batch = NativeBatch(self, event.batch) if event.batch else None
-        return RawEvent(event.kind, event.id, event.rollout_id, batch, self._take(event.json))
+    def poll(self, engine: int, timeout_ms: int, slot: Slot) -> bool:
+        """Whether ``slot`` holds an event: the one that was left in it, or the next."""
+        if slot.event.kind:
+            return True
+        slot.discard()
+        return self._call("poll", "relax_poll", engine, timeout_ms, slot.address) == OK
 
     def event_fd(self, engine: int) -> int:
         """The eventfd that is readable while an event waits. The engine owns it."""
@@ -410,6 +408,43 @@ class RawEvent:
     data: bytes
 
 
+class Slot:
+    """Where a polled event lies until its reader has it.
+
+    The library gives an event away once, and a signal handler may raise right after that (Ctrl-C
+    during a wait always does). The event is still here then: set ``event.kind`` to 0 in the same
+    statement that stores what :meth:`read` returned, for nothing can come in between.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self.event = CEvent(struct_size=ctypes.sizeof(CEvent))
+        self.address = ctypes.byref(self.event)
+
+    def read(self) -> RawEvent:
+        """The event in the slot, with memory and a batch reference of its own."""
+        event = self.event
+        return RawEvent(
+            event.kind,
+            event.id,
+            event.rollout_id,
+            NativeBatch(self._library, event.batch) if event.batch else None,
+            ctypes.string_at(event.json.ptr, event.json.len) if event.json.len else b"",
+        )
+
+    def discard(self) -> None:
+        """Gives back what the slot holds."""
+        event = self.event
+        batch, event.batch, event.kind = event.batch, None, 0
+        if batch:
+            self._library._dll.relax_batch_release(batch)
+        if event.json.ptr:
+            self._library._dll.relax_bytes_free(ctypes.byref(event.json))
+
+    def __del__(self) -> None:
+        self.discard()
+
+
 # ---- batches ------------------------------------------------------------------------------------
 
 
@@ -464,7 +499,7 @@ class _Table:
 
 
 class NativeBatch:
-    """One reference on a relax_batch, given back when the last Python object lets go of it.
+    """A reference of its own on a relax_batch, given back with the last Python object that has it.
 
     Giving back is pure C, so it is safe on any thread, after close and in forked children.
     """
@@ -472,6 +507,7 @@ class NativeBatch:
     def __init__(self, library: Library, address: int) -> None:
         self._dll = library._dll
         self._give_back = library._dll.relax_batch_release
+        library._dll.relax_batch_retain(address)
         self._address = address
         head = CBatch.from_address(address)
         self.batch_id: int = head.batch_id

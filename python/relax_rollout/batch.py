@@ -86,6 +86,12 @@ class Column:
     """One column: what NumPy, torch, JAX and others need to view it without a copy.
 
     Views made from it may be written to, and keep the batch's memory alive.
+
+    >>> column = Batch.empty(0).column("offsets")
+    >>> column
+    Column('offsets', '<i8', 1)
+    >>> np.from_dlpack(column)
+    array([0])
     """
 
     def __init__(self, memory: _Memory, info: ColumnInfo) -> None:
@@ -265,6 +271,15 @@ class Batch:
 
     Views stay valid for as long as they live, also after :meth:`close`, after the engine was
     closed, and in forked children. Pickling copies the memory, on purpose.
+
+    >>> batch = Batch.empty(rollout_id=3)
+    >>> batch
+    Batch(rollout_id=3, rows=0, tokens=0)
+    >>> batch.numpy("tokens")
+    array([], dtype=int32)
+    >>> batch.numpy("token")
+    Traceback (most recent call last):
+    relax_rollout.errors.InvalidError: column: no column 'token'; there are offsets, ...
     """
 
     def __init__(self, memory: _Memory, report: StepReport | None = None) -> None:

@@ -25,6 +25,13 @@ class Config:
     are required; None means the engine's default, which each option names. Durations are in
     seconds. Types are checked here, values when the engine opens; both fail with a
     :class:`~relax_rollout.ConfigError` that names the option.
+
+    >>> config = Config(agent_command="python agent.py", agent_cwd="/srv/agent", agent_timeout=60)
+    >>> config.to_dict()
+    {'agent_command': 'python agent.py', 'agent_cwd': '/srv/agent', 'agent_timeout': 60}
+    >>> Config(agent_command="python agent.py", agent_cwd="/srv/agent", agent_timeuot=60)
+    Traceback (most recent call last):
+    relax_rollout.errors.ConfigError: option agent_timeuot: unknown; did you mean agent_timeout?
     """
 
     agent_command: str | None = _option(
@@ -154,7 +161,12 @@ class Config:
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> Config:
-        """Makes a Config of a mapping, such as a parsed YAML file."""
+        """Makes a Config of a mapping, such as a parsed YAML file.
+
+        >>> Config.from_dict({"agent_command": "bash run.sh", "agent_cwd": 3})
+        Traceback (most recent call last):
+        relax_rollout.errors.ConfigError: option agent_cwd: expected path, found int 3
+        """
         if not isinstance(options, Mapping):
             raise ConfigError(f"configuration: expected a mapping, found {_found(options)}")
         _refuse_unknown(options)

@@ -10,9 +10,12 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
+import operator
 import sys
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -76,14 +79,21 @@ class Event:
 
 @dataclass
 class _Step:
-    """A rollout step that was started and has not ended."""
+    """A rollout step that was asked for and has not ended.
+
+    An exception may cut in anywhere (Ctrl-C, or one of the task iterator): what was polled, asked
+    and taken is kept for when the step goes on.
+    """
 
     rollout_id: int
     tasks: Iterator[Task] | None
+    slot: _lib.Slot
+    started: bool = False
+    resumed: bool = False
+    """An exception left the step, so its last call may have been made already."""
+    event: Event | None = None
+    """The event that is being handled."""
     batch: Batch | None = None
-    # An exception may cut an answer short: what was asked and what was taken for it is kept for
-    # when the step goes on.
-    unanswered: list[Event] = field(default_factory=list)
     taken: list[dict[str, Any]] = field(default_factory=list)
 
     def take(self, count: int) -> list[dict[str, Any]]:
@@ -107,6 +117,24 @@ class Engine:
 
     All methods may be called from any thread. Use it as a context manager, or call
     :meth:`close`; it is also closed when collected and at interpreter exit.
+
+    Raises:
+        ConfigError: an option is unknown, of the wrong type, or has a value that cannot work.
+        BackendError: ``sglang_url`` cannot be reached or does not answer as SGLang does.
+        AlreadyOpenError: this process has an engine.
+        LibraryError: the library or the agent supervisor is missing or of another version.
+        ForkedError: this process was forked after the library was loaded.
+
+    >>> import relax_rollout as rr
+    >>> with rr.Engine({"agent_command": "bash run.sh", "agent_cwd": "/"}) as engine:
+    ...     engine.set_weight_version(7)
+    ...     engine.stats()["weight_version"]
+    7
+    >>> engine
+    <Engine closed librelax_rollout.so>
+    >>> engine.rollout(0, ["What is 2 + 2?"])
+    Traceback (most recent call last):
+    relax_rollout.errors.ClosedError: start_rollout: ...closed
     """
 
     def __init__(
@@ -127,8 +155,9 @@ class Engine:
         self._score = score
         self._log = log or _LOGGER
         self._progress = _Progress(sys.stderr) if progress else None
-        self._batch_size = self.config.rollout_batch_size or 1
         self._step: _Step | None = None
+        self._stepping = False
+        self._unread: deque[_lib.Slot] = deque()
         self._waiters: set[asyncio.Future[None]] = set()
         self.last_report: StepReport | None = None
         """The report of the last step that ended."""
@@ -145,8 +174,8 @@ class Engine:
     def rollout(self, rollout_id: int, tasks: Iterable[Task] | None = None) -> Batch:
         """Runs one step and returns its rows.
 
-        ``tasks`` is pulled lazily: ``rollout_batch_size`` tasks at first, more as Groups are
-        dropped or filtered. Pass an iterator to go on with it in the next step. Tasks submitted
+        ``tasks`` is pulled lazily: as many as the step has Groups to start, more as Groups are
+        dropped. Pass an iterator to go on with it in the next step. Tasks submitted
         before are used first; None means that there are no others.
 
         The step's report is at ``batch.report`` and :attr:`last_report`. If the tasks ran out
@@ -158,80 +187,118 @@ class Engine:
 
         Raises:
             StepFailedError: too many Groups in a row were dropped; it has the report.
-            StateError: another step is open.
-            ClosedError: the engine was closed meanwhile.
+            StateError: another step is open, or another call of rollout runs.
+            InvalidError: ``rollout_id`` or a task is of another type or shape.
+            ClosedError: the engine was closed.
+
+        >>> import relax_rollout as rr
+        >>> broken = rr.Config(
+        ...     agent_command="exit 3", agent_cwd="/", max_consecutive_dropped_groups=1
+        ... )
+        >>> with rr.Engine(broken) as engine:
+        ...     try:
+        ...         engine.rollout(0, ["What is 2 + 2?"])
+        ...     except rr.StepFailedError as err:
+        ...         [(drop.reason, drop.groups) for drop in err.report.drops]
+        [('agent_exit', 1)]
         """
+        if self._stepping:
+            raise StateError("rollout: another call has not returned; one step runs at a time")
+        try:
+            # Not a lock: Ctrl-C between taking it and this block would leave it taken for ever.
+            self._stepping = True
+            step = self._enter_step(rollout_id, tasks)
+            report = self._run(step)
+            batch = step.batch or Batch.empty(rollout_id)
+            batch.report = self.last_report = report
+            self._step = None
+        finally:
+            self._stepping = False
+        if report.error is not None:
+            raise StepFailedError(f"rollout {report.rollout} failed: {report.error}", report)
+        return batch
+
+    def _enter_step(self, rollout_id: int, tasks: Iterable[Task] | None) -> _Step:
         step = self._step
         if step is None:
-            step = self._start_step(rollout_id, tasks)
+            rollout_id = _int64("rollout", "rollout_id", rollout_id)
+            source = None if tasks is None else iter(_many("rollout", tasks))
+            step = self._step = _Step(rollout_id, source, _lib.Slot(self._lib))
         elif step.rollout_id != rollout_id:
             raise StateError(
                 f"rollout: step {step.rollout_id} is open; call rollout({step.rollout_id}) to go "
                 f"on with it before step {rollout_id}, or close the engine"
             )
-        report = self._run(step)
-        self._step = None
-        self.last_report = report
-        if report.error is not None:
-            raise StepFailedError(f"rollout {report.rollout} failed: {report.error}", report)
-        batch = step.batch or Batch.empty(rollout_id)
-        batch.report = report
-        return batch
-
-    def _start_step(self, rollout_id: int, tasks: Iterable[Task] | None) -> _Step:
-        if not _is_int(rollout_id):
-            raise InvalidError(f"rollout: rollout_id is {rollout_id!r}, expected an int")
-        step = _Step(rollout_id, None if tasks is None else iter(tasks))
-        first = step.take(self._batch_size)
-        if first:
-            self._submit(first)
-            step.taken.clear()
-        self._lib.start_rollout(self._handle, rollout_id)
-        self._step = step
+        else:
+            step.resumed = True
+        if not step.started:
+            self._start_step(step)
         return step
+
+    def _start_step(self, step: _Step) -> None:
+        try:
+            self._lib.start_rollout(self._handle, step.rollout_id)
+        except RelaxError as err:
+            if not (step.resumed and isinstance(err, StateError)):
+                self._step = None
+                raise
+        step.started = True
 
     def _run(self, step: _Step) -> StepReport:
         try:
             while True:
-                event = step.unanswered[0] if step.unanswered else self.poll()
-                if event is None:
+                if step.event is None and not self._poll_for(step):
                     continue
-                if not step.unanswered:
-                    step.unanswered.append(event)
-                report = self._handle_event(event, step)
-                step.unanswered.clear()
-                if report is not None:
-                    return report
+                assert step.event is not None
+                if step.event.kind == EventKind.STEP_END:
+                    return StepReport.from_dict(step.event.data)
+                self._handle_event(step.event, step)
+                step.event, step.resumed = None, False
         finally:
             if self._progress is not None:
                 self._progress.finish()
 
-    def _handle_event(self, event: Event, step: _Step) -> StepReport | None:
+    def _poll_for(self, step: _Step) -> bool:
+        slot = step.slot
+        if not self._lib.poll(self._handle, _SLICE_MS, slot):
+            return False
+        event = _event(slot.read())
+        step.event, slot.event.kind = event, 0  # in one statement, see Slot
+        slot.discard()
+        return True
+
+    def _handle_event(self, event: Event, step: _Step) -> None:
         if event.kind == EventKind.BATCH:
             step.batch = event.batch
-        elif event.kind == EventKind.STEP_END:
-            return StepReport.from_dict(event.data)
         elif event.kind == EventKind.TASKS_NEEDED:
             self._answer_tasks(event, step)
         elif event.kind == EventKind.SCORE:
-            self._answer_score(event)
+            self._answer_score(event, step)
         elif event.kind == EventKind.LOG:
+            if self._progress is not None:
+                self._progress.finish()
             log_event(self._log, event.data)
         elif event.kind == EventKind.PROGRESS and self._progress is not None:
             self._progress.show(event.data)
-        return None
+
+    def _answer(self, event: Event, step: _Step, answer: Mapping[str, Any]) -> None:
+        try:
+            self.reply(event, answer)
+        except InvalidError as err:
+            if not (step.resumed and "no such event is open" in str(err)):
+                raise  # else the exception that left the step came right after this reply
 
     def _answer_tasks(self, event: Event, step: _Step) -> None:
         count = int(event.data.get("count", 1))
         taken = step.take(count)
         try:
-            self.reply(event, {"tasks": taken, "end": len(taken) < count})
+            self._answer(event, step, {"tasks": taken, "end": len(taken) < count})
         except InvalidError:
             step.taken.clear()  # others are taken when the step goes on
             raise
         step.taken.clear()
 
-    def _answer_score(self, event: Event) -> None:
+    def _answer_score(self, event: Event, step: _Step) -> None:
         sessions = event.data.get("sessions", [])
         group = event.data.get("group_id")
         if self._score is None:
@@ -239,7 +306,7 @@ class Engine:
         else:
             try:
                 rewards = [_number(r) for r in self._score(sessions)]
-                self.reply(event, {"rewards": rewards})
+                self._answer(event, step, {"rewards": rewards})
                 return
             except (ClosedError, PanicError):
                 raise
@@ -247,49 +314,69 @@ class Engine:
                 # A broken hook costs its Group, never the trainer.
                 cause = f"score hook: {type(err).__name__}: {err}"
                 self._log.exception("score hook failed for group %s", group)
-        self.reply(event, {"error": cause})
+        self._answer(event, step, {"error": cause})
 
     # ---- low level ------------------------------------------------------------------------------
 
     def submit(self, tasks: Iterable[Task]) -> None:
-        """Queues tasks for this and later steps."""
-        self._submit([_task(t) for t in tasks])
+        """Queues tasks for this and later steps.
 
-    def _submit(self, documents: list[dict[str, Any]]) -> None:
+        Raises:
+            InvalidError: a task is of another shape; none of them was queued.
+            ClosedError: the engine was closed.
+        """
+        documents = [_task(t) for t in _many("submit", tasks)]
         self._lib.submit(self._handle, _json("submit", documents))
 
     def start_rollout(self, rollout_id: int) -> None:
-        """Opens a step, for callers that poll themselves. One STEP_END event answers it."""
+        """Opens a step, for callers that poll themselves. One STEP_END event answers it.
+
+        Raises:
+            StateError: another step is open.
+            ClosedError: the engine was closed.
+        """
+        rollout_id = _int64("start_rollout", "rollout_id", rollout_id)
         self._lib.start_rollout(self._handle, rollout_id)
 
     def poll(self, timeout: float | None = None) -> Event | None:
         """Returns the next event, or None if none came within ``timeout`` seconds.
 
-        None waits without bound. Ctrl-C ends the wait. Log and progress events are returned
-        like all others; :func:`log_event` writes a log event to a logger.
+        None waits without bound. Ctrl-C ends the wait and loses no event. Log and progress events
+        are returned like all others; :func:`log_event` writes a log event to a logger. While
+        :meth:`rollout` runs on another thread the events are its own: do not poll then.
+
+        >>> import relax_rollout as rr
+        >>> with rr.Engine({"agent_command": "true", "agent_cwd": "/"}) as engine:
+        ...     engine.start_rollout(0)
+        ...     kind = None
+        ...     while kind != rr.EventKind.STEP_END:
+        ...         event = engine.poll(60)
+        ...         kind = event.kind
+        ...         if kind == rr.EventKind.TASKS_NEEDED:
+        ...             engine.reply(event, {"tasks": [], "end": True})
+        >>> event.data["groups"], event.data["debt"]
+        (0, 1)
         """
         until = None if timeout is None else time.monotonic() + timeout
         while True:
-            slice_ms = _SLICE_MS
-            if until is not None:
-                slice_ms = max(0, min(slice_ms, round(1000 * (until - time.monotonic()))))
-            event = self._poll_once(slice_ms)
+            event = self._poll_once(_slice_ms(until))
             if event is not None:
                 return event
             if until is not None and time.monotonic() >= until:
                 return None
 
     def _poll_once(self, timeout_ms: int) -> Event | None:
-        raw = self._lib.poll(self._handle, timeout_ms)
-        if raw is None:
-            return None
-        return Event(
-            kind=EventKind(raw.kind) if raw.kind in list(EventKind) else raw.kind,
-            id=raw.id,
-            rollout_id=raw.rollout_id,
-            batch=Batch(raw.batch) if raw.batch is not None else None,
-            data=json.loads(raw.data) if raw.data else {},
-        )
+        # Two threads may poll, so each takes a slot of its own, one with an event left first.
+        slot = self._unread.popleft() if self._unread else _lib.Slot(self._lib)
+        try:
+            if not self._lib.poll(self._handle, timeout_ms, slot):
+                return None
+            event = _event(slot.read())
+            slot.discard()
+            return event
+        finally:
+            if slot.event.kind:
+                self._unread.append(slot)
 
     async def apoll(self, timeout: float | None = None) -> Event | None:
         """As :meth:`poll`, for asyncio: waits for the engine's eventfd and blocks no thread."""
@@ -340,8 +427,7 @@ class Engine:
 
         It is used where the backend does not report a version itself. It pushes no weights.
         """
-        if not _is_int(version) or not -(2**63) <= version < 2**63:
-            raise InvalidError(f"set_weight_version: expected an int64, found {version!r}")
+        version = _int64("set_weight_version", "version", version)
         self._lib.set_weight_version(self._handle, version)
 
     def pause(self, timeout: float | None = None) -> bool:
@@ -350,9 +436,16 @@ class Engine:
         Requests in flight are aborted there and parked with the tokens they have; agents keep
         waiting. Returns False if some were still there after ``timeout`` seconds: the gate is
         closed all the same, and another call goes on waiting.
+
+        >>> import relax_rollout as rr
+        >>> with rr.Engine({"agent_command": "true", "agent_cwd": "/"}) as engine:
+        ...     engine.pause(timeout=10)  # then update the backend's weights
+        ...     engine.set_weight_version(8)
+        ...     engine.resume()
+        True
         """
         until = None if timeout is None else time.monotonic() + timeout
-        while not self._lib.pause(self._handle, _SLICE_MS):
+        while not self._lib.pause(self._handle, _slice_ms(until)):
             if until is not None and time.monotonic() >= until:
                 return False
         return True
@@ -375,15 +468,22 @@ class Engine:
     def close(self, grace: float = 10.0) -> None:
         """Ends the engine: waiting polls raise ClosedError, agents are killed, all is joined.
 
-        ``grace`` bounds the wait, in seconds. Calling it again is harmless. Batches stay valid.
+        ``grace`` bounds the wait, in seconds; if it is over, a warning is logged, and what still
+        runs ends on its own. Ctrl-C ends the wait, and another call goes on with it. Calling it
+        on a closed engine is harmless. Batches stay valid.
         """
-        if self._finalizer.detach() is None:
+        if self.closed:
             return
         self._step = None
+        until = time.monotonic() + grace
+        joined = False
         try:
-            joined = self._lib.close(self._handle, round(1000 * grace))
+            while not (joined := self._lib.close(self._handle, _slice_ms(until))):
+                if time.monotonic() >= until:
+                    break
         except (ClosedError, PanicError):
-            return  # A poisoned engine has ended its agents and can do no more.
+            joined = True  # A poisoned engine has ended its agents and can do no more.
+        self._finalizer.detach()
         if not joined:
             self._log.warning("close: parts of the engine still run after %g s", grace)
 
@@ -393,7 +493,9 @@ class Engine:
     def __exit__(
         self, kind: type[BaseException] | None, err: BaseException | None, at: TracebackType | None
     ) -> None:
-        self.close()
+        # A forked child that leaves the block has nothing to close, and must not hide err.
+        if not _lib.forked():
+            self.close()
 
     def __repr__(self) -> str:
         return f"<Engine {'closed' if self.closed else 'open'} {self._lib.path.name}>"
@@ -432,15 +534,52 @@ def _json(call: str, value: Any) -> str:
         raise InvalidError(f"{call}: not a JSON value: {err}") from err
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _int64(call: str, name: str, value: Any) -> int:
+    """An integer that C can take, also one of NumPy's."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not -(2**63) <= number < 2**63:
+        raise InvalidError(f"{call}: {name} is {value!r}, expected an int64")
+    return number
+
+
+def _many(call: str, tasks: Iterable[Task]) -> Iterable[Task]:
+    """Refuses one task where many are meant: a str would be a task for each letter."""
+    if isinstance(tasks, str | Mapping) or not isinstance(tasks, Iterable):
+        raise InvalidError(
+            f"{call}: tasks is one {type(tasks).__name__}, expected an iterable of tasks: [task]"
+        )
+    return tasks
+
+
+def _slice_ms(until: float | None) -> int:
+    """Milliseconds of the next wait inside the library, on the way to a point in time."""
+    if until is None:
+        return _SLICE_MS
+    return math.ceil(min(_SLICE_MS, max(0.0, 1000 * (until - time.monotonic()))))
+
+
+def _event(raw: _lib.RawEvent) -> Event:
+    return Event(
+        kind=EventKind(raw.kind) if raw.kind in list(EventKind) else raw.kind,
+        id=raw.id,
+        rollout_id=raw.rollout_id,
+        batch=Batch(raw.batch) if raw.batch is not None else None,
+        data=json.loads(raw.data) if raw.data else {},
+    )
 
 
 # ---- what people see ----------------------------------------------------------------------------
 
 
 def log_line(data: Mapping[str, Any]) -> str:
-    """The line of a LOG event: ``AGENTIC ROLLOUT event=accounting_end rollout=0 groups=2``."""
+    """The line of a LOG event.
+
+    >>> log_line({"component": "rollout", "event": "accounting_end", "rollout": 0, "groups": 2})
+    'AGENTIC ROLLOUT event=accounting_end rollout=0 groups=2'
+    """
     if data.get("line"):
         return str(data["line"])
     badge = " ".join(["AGENTIC", str(data.get("component") or "").upper()]).strip()
@@ -469,39 +608,46 @@ def _shown(value: Any) -> str:
 
 
 class _Progress:
-    """One line on a stream: redrawn on a terminal, else printed when a tenth was gained."""
+    """One line on a stream: redrawn on a terminal; in a file now and then, and at a step's end."""
 
     _REDRAW_S = 0.1
+    _FILE_S = 30.0
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._terminal = stream.isatty()
-        self._began = time.monotonic()
-        self._drawn_at = 0.0
-        self._drawn = ""
-        self._tenth = -1
+        self._clock = clock
         self._rollout: Any = None
+        self._began = self._drawn_at = clock()
+        self._drawn = ""
+        self._shown = (-1, -1)
 
     def show(self, data: Mapping[str, Any]) -> None:
         """Draws a PROGRESS event."""
-        now = time.monotonic()
+        now = self._clock()
         if data.get("rollout") != self._rollout:
-            self._rollout, self._began, self._tenth = data.get("rollout"), now, -1
+            self._rollout, self._began = data.get("rollout"), now
+            self._drawn_at = -math.inf if self._terminal else now
+            self._shown = (-1, -1)
         scored, total = int(data.get("scored") or 0), int(data.get("total") or 0)
-        seconds = round(now - self._began)
-        line = f"Rollout {self._rollout} generation: scored={scored}/{total} [{seconds}s]"
-        tenth = 10 * scored // total if total else 0
-        complete = scored >= total
+        pause = self._REDRAW_S if self._terminal else self._FILE_S
+        complete = scored >= total and (scored, total) != self._shown
+        if not complete and now - self._drawn_at < pause:
+            return
+        line = f"Rollout {self._rollout} generation: scored={scored}/{total}"
         if self._terminal:
-            if now - self._drawn_at >= self._REDRAW_S or complete:
-                self._write(f"\r{line.ljust(len(self._drawn))}")
-                self._drawn, self._drawn_at = line, now
-        elif tenth != self._tenth:
-            self._write(f"{line}\n")
-        self._tenth = tenth
+            line = f"{line} {_bar(scored, total)} {self._age(now)}"
+            self._write(f"\r{line.ljust(len(self._drawn))}")
+            self._drawn = line
+        else:
+            self._write(f"{line} {self._age(now)}\n")
+        self._drawn_at, self._shown = now, (scored, total)
+
+    def _age(self, now: float) -> str:
+        return f"[{round(now - self._began)}s]"
 
     def finish(self) -> None:
-        """Ends the line."""
+        """Ends a line that is being redrawn, so that others can follow."""
         if self._drawn:
             self._write("\n")
             self._drawn = ""
@@ -509,3 +655,8 @@ class _Progress:
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
+
+
+def _bar(scored: int, total: int, width: int = 20) -> str:
+    full = width * scored // total if total else 0
+    return f"[{'#' * full}{'.' * (width - full)}]"

@@ -47,7 +47,14 @@ class Drop:
 
 @dataclass(frozen=True)
 class StepReport:
-    """The end of one rollout step."""
+    """The end of one rollout step, at ``batch.report`` and ``engine.last_report``.
+
+    >>> report = StepReport.from_dict(
+    ...     {"rollout": 4, "accounting": {"groups": {"started": 3, "delivered": 2, "dropped": 1}}}
+    ... )
+    >>> report.group_balance
+    Balance(started=3, delivered=2, dropped=1, carried=0)
+    """
 
     rollout: int
     groups: int

@@ -15,7 +15,10 @@ TESTS = Path(__file__).parent
 PYTHON_DIR = TESTS.parent
 ROOT = PYTHON_DIR.parent
 AGENTS = TESTS / "agents"
+CACHE = ROOT / ".cache"
 CHECKPOINTS = ROOT / "testdata" / "checkpoints"
+
+collect_ignore = ["agents"]  # programs, not tests
 
 # Scripts in subprocesses import the package from here, too.
 os.environ["PYTHONPATH"] = os.pathsep.join(

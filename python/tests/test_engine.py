@@ -2,11 +2,23 @@
 
 import io
 import logging
+import math
+import time
 
 import pytest
 
 from relax_rollout import InvalidError, StepReport
-from relax_rollout.engine import _number, _Progress, _Step, _task, log_event, log_line
+from relax_rollout.engine import (
+    _int64,
+    _many,
+    _number,
+    _Progress,
+    _slice_ms,
+    _Step,
+    _task,
+    log_event,
+    log_line,
+)
 
 
 def test_tasks():
@@ -27,7 +39,7 @@ def test_tasks_taken_before_an_exception_are_kept():
         yield 3
         yield "b"
 
-    step = _Step(0, source())
+    step = _Step(0, source(), None)
     with pytest.raises(InvalidError):
         step.take(2)
     assert [t["messages"][0]["content"] for t in step.taken] == ["a"]
@@ -35,7 +47,7 @@ def test_tasks_taken_before_an_exception_are_kept():
 
 def test_tasks_are_pulled_lazily():
     source = iter("abcdef")
-    step = _Step(0, source)
+    step = _Step(0, source, None)
     assert len(step.take(2)) == 2
     assert next(source) == "c"
 
@@ -82,27 +94,80 @@ class _Terminal(io.StringIO):
         return True
 
 
+class _Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
 def test_progress_on_a_terminal_is_one_line():
-    out = _Terminal()
-    bar = _Progress(out)
-    bar.show({"rollout": 3, "scored": 0, "total": 2})
-    bar.show({"rollout": 3, "scored": 2, "total": 2})
+    out, clock = _Terminal(), _Clock()
+    bar = _Progress(out, clock)
+    for scored in (0, 1, 2):
+        bar.show({"rollout": 3, "scored": scored, "total": 2})
     bar.finish()
-    text = out.getvalue()
-    assert text.startswith("\rRollout 3 generation: scored=0/2 [")
-    assert "\rRollout 3 generation: scored=2/2 [" in text
-    assert text.count("\n") == 1
+    assert out.getvalue() == (
+        f"\rRollout 3 generation: scored=0/2 [{'.' * 20}] [0s]"
+        f"\rRollout 3 generation: scored=2/2 [{'#' * 20}] [0s]\n"
+    ), "1/2 came within a tenth of a second"
 
 
-def test_progress_in_a_file_is_a_line_a_tenth():
+def test_progress_in_a_file_is_the_last_line_of_a_step():
+    out, clock = io.StringIO(), _Clock()
+    bar = _Progress(out, clock)
+    for step in (0, 1):
+        for n in range(101):
+            bar.show({"rollout": step, "scored": n, "total": 100})
+        bar.show({"rollout": step, "scored": 100, "total": 100})
+        bar.finish()
+    assert out.getvalue().splitlines() == [
+        "Rollout 0 generation: scored=100/100 [0s]",
+        "Rollout 1 generation: scored=100/100 [0s]",
+    ]
+
+
+def test_progress_of_a_long_step_in_a_file():
+    out, clock = io.StringIO(), _Clock()
+    bar = _Progress(out, clock)
+    for clock.now in (0, 20, 40, 60, 80):
+        bar.show({"rollout": 0, "scored": 1, "total": 2})
+    assert out.getvalue().splitlines() == [
+        "Rollout 0 generation: scored=1/2 [40s]",
+        "Rollout 0 generation: scored=1/2 [80s]",
+    ]
+
+
+def test_a_step_without_rows_to_come_draws_once():
     out = io.StringIO()
     bar = _Progress(out)
-    for n in range(101):
-        bar.show({"rollout": 0, "scored": n, "total": 100})
-    bar.finish()
-    lines = out.getvalue().splitlines()
-    assert len(lines) == 11
-    assert lines[-1].startswith("Rollout 0 generation: scored=100/100 [")
+    for _ in range(3):
+        bar.show({"rollout": 0, "scored": 0, "total": 0})
+    assert len(out.getvalue().splitlines()) == 1
+
+
+@pytest.mark.parametrize("one", ["What is 2 + 3?", {"messages": []}, 3])
+def test_one_task_is_not_many(one):
+    with pytest.raises(InvalidError, match=r"submit: tasks is one \w+, expected an iterable"):
+        _many("submit", one)
+
+
+def test_integers_of_any_kind():
+    import numpy as np
+
+    assert _int64("f", "x", np.int32(3)) == 3
+    for bad in ("7", 1.0, True, None, 2**63, -(2**63) - 1):
+        with pytest.raises(InvalidError, match="f: x is .*, expected an int64"):
+            _int64("f", "x", bad)
+
+
+def test_waits_come_in_slices():
+    now = time.monotonic()
+    assert _slice_ms(None) == 100
+    assert _slice_ms(now - 1) == 0
+    assert _slice_ms(math.inf) == 100
+    assert 0 < _slice_ms(now + 0.05) <= 50
+    assert 0 < _slice_ms(time.monotonic() + 0.01) <= 11
 
 
 def test_reports():

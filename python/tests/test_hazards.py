@@ -182,6 +182,74 @@ except KeyboardInterrupt:
     assert min(waits) < 1
 
 
+def test_ctrl_c_at_any_moment_loses_no_event():
+    """A step that is interrupted again and again delivers all its rows in the end."""
+    out = check_script(
+        PRELUDE
+        + """
+import itertools, signal, threading
+calls = itertools.chain([task("exit_one")] * 2, itertools.repeat(task("no_reward")))
+quiet = threading.Event()
+def pester():
+    while not quiet.wait(0.03): os.kill(os.getpid(), signal.SIGINT)
+score = lambda sessions: [1.0] * len(sessions)
+with rr.Engine(options(rollout_batch_size=16), score=score) as engine:
+    interrupted, batch = 0, None
+    threading.Thread(target=pester, daemon=True).start()
+    while batch is None:
+        try:
+            batch = engine.rollout(0, calls)
+        except KeyboardInterrupt:
+            interrupted += 1
+            if interrupted == 30: quiet.set()
+    quiet.set()
+    balance = batch.report.group_balance
+    print(interrupted > 0, len(batch), balance.dropped, batch.report.debt)
+""",
+        timeout=60,
+    )
+    assert out == "True 16 2 0\n"
+
+
+def test_a_forked_child_may_leave_the_engines_block():
+    check_script(
+        PRELUDE
+        + """
+pid = 1
+with rr.Engine(options()) as engine:
+    pid = os.fork()
+    if pid == 0:
+        sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert len(engine.rollout(0, [task()])) == 1
+""",
+        timeout=60,
+    )
+
+
+def test_one_step_at_a_time():
+    check_script(
+        PRELUDE
+        + """
+import threading
+seen = []
+def score(sessions):
+    def again():
+        try: engine.rollout(0)
+        except rr.StateError as err: seen.append(str(err))
+    again()
+    thread = threading.Thread(target=again)
+    thread.start()
+    thread.join(20)
+    return [1.0] * len(sessions)
+with rr.Engine(options(), score=score) as engine:
+    assert len(engine.rollout(0, [task("no_reward")])) == 1
+assert len(seen) == 2 and all("one step runs at a time" in s for s in seen), seen
+""",
+        timeout=60,
+    )
+
+
 FAULT = """
 import faulthandler, time
 def fault(engine):

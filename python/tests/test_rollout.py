@@ -285,11 +285,45 @@ def test_pause_and_resume(open_engine):
 
 def test_arguments_are_checked(open_engine):
     engine = open_engine()
-    with pytest.raises(rr.InvalidError, match="expected an int64, found '7'"):
+    with pytest.raises(rr.InvalidError, match="version is '7', expected an int64"):
         engine.set_weight_version("7")
     with pytest.raises(rr.InvalidError, match="rollout_id"):
         engine.rollout("0", [])
+    with pytest.raises(rr.InvalidError, match="start_rollout: rollout_id"):
+        engine.start_rollout(2**64)
+    with pytest.raises(rr.InvalidError, match="tasks is one str"):
+        engine.rollout(0, "What is 2 + 3?")
+    engine.set_weight_version(np.int64(2))
     with pytest.raises(rr.InvalidError, match="reply: not a JSON value"):
         engine.reply(1, {"a": float("nan")})
     with pytest.raises(rr.RelaxError):
         engine.reply(99, {"tasks": [], "end": True})
+
+
+def test_ctrl_c_during_close_is_seen_and_close_goes_on(open_engine, monkeypatch):
+    engine = open_engine()
+    waits = []
+
+    def slow(handle, grace_ms):
+        waits.append(grace_ms)
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._lib, "close", slow)
+        with pytest.raises(KeyboardInterrupt):
+            engine.close(1e9)
+    assert waits == [100] * 3, "in slices, so that Ctrl-C is seen in time"
+    assert not engine.closed
+    engine.close()
+    assert engine.closed
+
+
+def test_a_close_that_takes_too_long_is_logged(open_engine, monkeypatch, caplog):
+    engine = open_engine()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._lib, "close", lambda handle, grace_ms: False)
+        engine.close(0.01)
+    assert "parts of the engine still run after 0.01 s" in caplog.text
+    engine._lib.close(engine._handle, 10_000)

@@ -66,11 +66,13 @@ def test_tag_and_contents(wheel):
 
 
 def test_a_clean_venv_runs_a_rollout(wheel, tmp_path):
+    # Without PYTHONPATH: pip takes an egg-info that lies there for the installed package.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "RELAX_"))}
     home = tmp_path / "venv"
     venv.create(home, with_pip=True)
     python = home / "bin" / "python"
     install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel]
-    subprocess.run(install, check=True, timeout=120)
+    subprocess.run(install, check=True, timeout=120, env=environment)
     # NumPy is lent by this environment, so that the test needs no network.
     lent = tmp_path / "lent"
     lent.mkdir()
@@ -84,7 +86,6 @@ with rr.Engine(dict(agent_command=f"exec {sys.executable} agent.py", agent_cwd=o
                     simulator={"policy": {"default": [{"text": "fine"}]}})) as engine:
     print(len(engine.rollout(0, ["hello"])))
 """
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "RELAX_"))}
     done = subprocess.run(
         [python, "-c", script],
         capture_output=True,
