@@ -154,7 +154,8 @@ relax_status relax_event_fd(relax_engine *engine, int32_t *fd, relax_error *err)
 relax_status relax_reply(relax_engine *engine, uint64_t id, relax_str json, relax_error *err);
 /* The version requests dispatched from now on are sampled under. */
 relax_status relax_set_weight_version(relax_engine *engine, int64_t version, relax_error *err);
-/* Closes the generation gate; waits at most timeout_ms (as relax_poll) for requests at the backend to be parked. RELAX_TIMEOUT: call again to go on waiting. */
+/* Closes the generation gate; waits at most timeout_ms (as relax_poll) for requests at the
+ * backend to be parked. RELAX_TIMEOUT: call again to go on waiting. */
 relax_status relax_pause(relax_engine *engine, int32_t timeout_ms, relax_error *err);
 /* Opens the gate again. */
 relax_status relax_resume(relax_engine *engine, relax_error *err);

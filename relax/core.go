@@ -210,7 +210,7 @@ func (c *core) reply(id uint64, data []byte) error {
 	return c.do(func() error {
 		answer, ok := c.asks[id]
 		if !ok {
-			return fmt.Errorf("%w: reply to event %d: no such event is open; it was answered before, or its rollout is over", ErrInvalid, id)
+			return fmt.Errorf("%w: reply to event %d: no such event is open; it was answered before, or its rollout is over", ErrState, id)
 		}
 		if err := answer(data); err != nil {
 			return fmt.Errorf("%w: reply to event %d: %w", ErrInvalid, id, err)

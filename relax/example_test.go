@@ -11,7 +11,7 @@ import (
 	"github.com/relax-rollout/relax-rollout/relax"
 )
 
-// The agent of the example needs nothing but a shell and curl-free Python: it makes one model
+// The agent of the example needs nothing but Python: it makes one model
 // call and rewards itself.
 const exampleAgent = `
 import json, os, urllib.request

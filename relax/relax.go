@@ -97,8 +97,8 @@ func (e *Engine) SetReadyFunc(f func()) { e.core.setReadyFunc(f) }
 // PendingEvents is the number of events waiting to be polled.
 func (e *Engine) PendingEvents() int { return e.core.pendingEvents() }
 
-// Reply answers an event that has an ID. A reply that the engine refuses (unknown id, wrong
-// shape) is an error and leaves the event open, so that a corrected reply can follow.
+// Reply answers an event that has an ID. A reply of the wrong shape is an error and leaves the
+// event open, so that a corrected reply can follow; [ErrState]: no event of this id is open.
 func (e *Engine) Reply(id uint64, data []byte) error { return e.core.reply(id, data) }
 
 // SetWeightVersion records the version that requests dispatched from now on are sampled

@@ -284,8 +284,8 @@ class Engine:
     def _answer(self, event: Event, step: _Step, answer: Mapping[str, Any]) -> None:
         try:
             self.reply(event, answer)
-        except InvalidError as err:
-            if not (step.resumed and "no such event is open" in str(err)):
+        except StateError:
+            if not step.resumed:
                 raise  # else the exception that left the step came right after this reply
 
     def _answer_tasks(self, event: Event, step: _Step) -> None:
