@@ -125,12 +125,12 @@ test-python: lib $(STAMP)
 .PHONY: test-bench
 test-bench: lib $(STAMP)
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./...
-	$(PY) bench/poll.py --smoke
+	PYTHONPATH=$(ROOT)/python $(PY) bench/poll.py --smoke
 
 .PHONY: bench
 bench: lib $(STAMP)
 	$(GO) test -run '^$$' -bench . -benchmem ./...
-	$(PY) bench/poll.py
+	PYTHONPATH=$(ROOT)/python $(PY) bench/poll.py
 
 .PHONY: clean
 clean:
