@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -28,7 +29,8 @@ type Reply struct {
 // state that was generated from and obs the observation before it; req is the request. The
 // final stop token is left out of the text; the caller keeps it in the stored ids. Nothing is
 // trimmed beyond what SGLang's parsers trim, so that the message comes back the same when a
-// client sends it again. The ids of tool calls follow from state and ids alone.
+// client sends it again. The ids of tool calls are the model's
+// own if it writes them, else they follow from state and ids alone.
 func (f *Format) Read(state canon.State, ids []int32, req *canon.Request, obs Observation) Reply {
 	visible := ids
 	if n := len(ids); n > 0 && slices.Contains(f.stopIDs, ids[n-1]) {
@@ -43,7 +45,7 @@ func (f *Format) Read(state canon.State, ids []int32, req *canon.Request, obs Ob
 		parent := fmt.Sprintf("%016x", uint64(state))
 		m.ToolCalls = make([]canon.ToolCall, len(found.Calls))
 		for i, c := range found.Calls {
-			m.ToolCalls[i] = canon.ToolCall{ID: callID(c.Index, parent, ids), Name: c.Name, Arguments: c.Arguments}
+			m.ToolCalls[i] = canon.ToolCall{ID: cmp.Or(c.ID, callID(c.Index, parent, ids)), Name: c.Name, Arguments: c.Arguments}
 		}
 	}
 	if problem != "" && found.ParseError != "" {

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+	"github.com/relax-rollout/relax-rollout/relax/internal/parsers"
 	"github.com/relax-rollout/relax-rollout/relax/internal/tokenizer/bytetok"
 )
 
@@ -16,6 +17,25 @@ func TestCallIDRecipe(t *testing.T) {
 	// The reference's vector.
 	if got := callID(0, strings.Repeat("a", 64), []int32{1, 2, 3}); got != "call_ec3ef703b606b3fbc013a7ec" {
 		t.Errorf("callID = %s", got)
+	}
+}
+
+// TestReadKeepsTheModelsIDs: Kimi writes ids that its template prints again. A call whose id
+// says nothing gets one of ours.
+func TestReadKeepsTheModelsIDs(t *testing.T) {
+	f := byteFormat(t)
+	kimi, err := parsers.ToolCalls("kimi_k2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.toolCalls = kimi
+	req := request(user("u"))
+	req.Tools = []canon.ToolSpec{canon.NewToolSpec("f", nil, canon.ObjectOf())}
+	ids := generated(t, f, "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:7<|tool_call_argument_begin|>{}<|tool_call_end|>"+
+		"<|tool_call_begin|>1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"+imEnd)
+	calls := f.Read(0xabc, ids, req, Observation{Prompt: f.prompt.ids}).Message.ToolCalls
+	if len(calls) != 2 || calls[0].ID != "functions.f:7" || calls[1].ID != callID(1, "0000000000000abc", ids) {
+		t.Errorf("calls %+v", calls)
 	}
 }
 

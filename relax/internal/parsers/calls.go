@@ -9,22 +9,40 @@ import (
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
 )
 
-// shortest is about how many bytes of a model's text an error text quotes.
-const shortest = 60
+const (
+	// shortest is about how many bytes of a model's text an error text quotes.
+	shortest = 60
+	// faultsNamed is how many faults of one turn are spelled out; the rest is counted.
+	faultsNamed = 4
+)
 
 // A harvest gathers the calls of one turn and what was wrong with it.
 type harvest struct {
-	calls  []Call
-	faults []string
+	tools []canon.ToolSpec
+	// anyName lets calls of functions that were not offered through.
+	anyName bool
+	calls   []Call
+	faults  []string
+	unnamed int // faults beyond faultsNamed
 }
 
-func (h *harvest) fault(text string) { h.faults = append(h.faults, text) }
+func (h *harvest) fault(format string, args ...any) {
+	if len(h.faults) == faultsNamed {
+		h.unnamed++
+		return
+	}
+	h.faults = append(h.faults, fmt.Sprintf(format, args...))
+}
 
-// found closes the harvest. first is where the first marker begins in text.
-func (h *harvest) found(text string, first int) Found {
+// result closes the harvest. Without a usable call the whole text is the content and the
+// turn is flagged, whatever the family makes of the rest.
+func (h *harvest) result(text, content string) Found {
 	problem := strings.Join(h.faults, "; ")
+	if h.unnamed > 0 {
+		problem += fmt.Sprintf("; and %d more", h.unnamed)
+	}
 	if len(h.calls) > 0 {
-		return Found{Content: pyStrip(text[:first]), Calls: h.calls, ParseError: problem}
+		return Found{Content: content, Calls: h.calls, ParseError: problem}
 	}
 	if problem == "" {
 		problem = "a tool-call marker without a call"
@@ -32,57 +50,83 @@ func (h *harvest) found(text string, first int) Found {
 	return Found{Content: text, ParseError: problem}
 }
 
+// found is result for the families whose content is the stripped text before the first
+// marker, which begins at first.
+func (h *harvest) found(text string, first int) Found {
+	return h.result(text, pyStrip(text[:first]))
+}
+
+// take adds a call of name with an arguments object, or notes why it cannot.
+func (h *harvest) take(name string, arguments canon.Value) {
+	if err := h.add(name, "", arguments); err != nil {
+		h.fault("%v", err)
+	}
+}
+
+// add adds a call or returns why it cannot. id is the model's own id, "" if the family has
+// none.
+func (h *harvest) add(name, id string, arguments canon.Value) error {
+	name = strings.ToValidUTF8(name, "\uFFFD")
+	if name == "" || !h.anyName && !offered(name, h.tools) {
+		return fmt.Errorf("%w: %q", errUnknownFunction, canon.Shorten(name, shortest))
+	}
+	if deeper(arguments, canon.MaxDepth) {
+		return fmt.Errorf("call of %q: arguments nested deeper than %d levels", canon.Shorten(name, shortest), canon.MaxDepth)
+	}
+	text, err := canon.CanonicalArguments(arguments)
+	if err != nil {
+		return fmt.Errorf("call of %q: %w", canon.Shorten(name, shortest), err)
+	}
+	h.calls = append(h.calls, Call{Index: len(h.calls), Name: name, Arguments: text, ID: id})
+	return nil
+}
+
 // block reads the JSON between two markers: one call or a list of calls. An error means
 // that none of the block's calls is taken. Calls of unknown functions are left out and noted.
-func (h *harvest) block(text string, tools []canon.ToolSpec) error {
+func (h *harvest) block(text string) error {
 	v, err := canon.ParseValue([]byte(pyStrip(text)))
 	if err != nil {
 		return fmt.Errorf("a tool call is not valid JSON: %w", err)
 	}
-	acts := []canon.Value{v}
+	return h.acts(v)
+}
+
+// acts takes a call object or a list of them, all or none.
+func (h *harvest) acts(v canon.Value) error {
+	list := []canon.Value{v}
 	if v.Kind() == canon.Array {
-		acts = v.Elems()
+		list = v.Elems()
 	}
-	calls := h.calls
-	var faults []string
-	for _, act := range acts {
-		call, err := readCall(act, tools)
+	had := len(h.calls)
+	for _, act := range list {
+		err := h.act(act)
 		if errors.Is(err, errUnknownFunction) {
-			faults = append(faults, err.Error())
+			h.fault("%v", err)
 			continue
 		}
 		if err != nil {
+			h.calls = h.calls[:had]
 			return err
 		}
-		call.Index = len(calls)
-		calls = append(calls, call)
 	}
-	h.calls = calls
-	h.faults = append(h.faults, faults...)
 	return nil
 }
 
 var errUnknownFunction = errors.New("call of a function that was not offered")
 
-func readCall(act canon.Value, tools []canon.ToolSpec) (Call, error) {
+// act adds one {"name", "parameters" or "arguments"} object.
+func (h *harvest) act(act canon.Value) error {
 	if act.Kind() != canon.Object {
-		return Call{}, fmt.Errorf("a tool call is not a JSON object but %s", act.TypeName())
+		return fmt.Errorf("a tool call is not a JSON object but %s", act.TypeName())
 	}
 	name, _ := act.Get("name")
-	if name.Kind() != canon.String || !offered(name.Str(), tools) {
-		return Call{}, fmt.Errorf("%w: %s", errUnknownFunction, canon.Shorten(string(name.AppendCompact(nil)), shortest))
+	if name.Kind() != canon.String {
+		return fmt.Errorf("%w: %s", errUnknownFunction, canon.Shorten(string(name.AppendCompact(nil)), shortest))
 	}
-	arguments, err := canon.CanonicalArguments(argumentsOf(act))
-	if err != nil {
-		return Call{}, fmt.Errorf("call of %q: %w", name.Str(), err)
-	}
-	return Call{Name: name.Str(), Arguments: arguments}, nil
+	return h.add(name.Str(), "", argumentsOf(act))
 }
 
 func offered(name string, tools []canon.ToolSpec) bool {
-	if name == "" {
-		return false
-	}
 	for i := range tools {
 		if tools[i].Name == name {
 			return true
@@ -124,9 +168,61 @@ func falsy(v canon.Value) bool {
 	}
 }
 
-// pyStrip is Python's str.strip(): Go's white space and the four separators U+001C to U+001F.
-func pyStrip(s string) string {
-	return strings.TrimFunc(s, func(r rune) bool {
-		return unicode.IsSpace(r) || (r >= 0x1c && r <= 0x1f)
-	})
+// deeper reports whether v is nested deeper than limit, which its text could not be read
+// back from.
+func deeper(v canon.Value, limit int) bool {
+	if limit < 0 {
+		return true
+	}
+	for _, e := range v.Elems() {
+		if deeper(e, limit-1) {
+			return true
+		}
+	}
+	for _, m := range v.Members() {
+		if deeper(m.Value, limit-1) {
+			return true
+		}
+	}
+	return false
 }
+
+// textValue is a string value of any text a model wrote.
+func textValue(s string) canon.Value {
+	return canon.StringValue(strings.ToValidUTF8(s, "\uFFFD"))
+}
+
+// An argList collects arguments given one by one. Of a repeated key the last value wins.
+type argList struct {
+	members []canon.Member
+	index   map[string]int
+}
+
+func (a *argList) set(key string, v canon.Value) {
+	key = strings.ToValidUTF8(key, "\uFFFD")
+	if at, ok := a.index[key]; ok {
+		a.members[at].Value = v
+		return
+	}
+	if a.index == nil {
+		a.index = make(map[string]int)
+	}
+	a.index[key] = len(a.members)
+	a.members = append(a.members, canon.Member{Key: key, Value: v})
+}
+
+func (a *argList) has(key string) bool {
+	_, ok := a.index[key]
+	return ok
+}
+
+func (a *argList) value() canon.Value { return canon.ObjectOf(a.members...) }
+
+// pySpace is Python's str.isspace: Go's white space and the four separators U+001C to U+001F.
+func pySpace(r rune) bool { return unicode.IsSpace(r) || (r >= 0x1c && r <= 0x1f) }
+
+// pyStrip is Python's str.strip().
+func pyStrip(s string) string { return strings.TrimFunc(s, pySpace) }
+
+// pyTrimLeft is Python's str.lstrip().
+func pyTrimLeft(s string) string { return strings.TrimLeftFunc(s, pySpace) }

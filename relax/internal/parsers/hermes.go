@@ -12,31 +12,37 @@ import (
 type hermes struct{}
 
 const (
-	hermesOpen  = "<tool_call>"
-	hermesClose = "</tool_call>"
+	toolCallOpen  = "<tool_call>"
+	toolCallClose = "</tool_call>"
 )
 
 func (hermes) Find(text string, tools []canon.ToolSpec) Found {
-	if len(tools) == 0 {
-		return Found{Content: text}
-	}
-	first := strings.Index(text, hermesOpen)
+	first := markerAt(text, toolCallOpen, tools)
 	if first < 0 {
 		return Found{Content: text}
 	}
-	var got harvest
+	got := harvest{tools: tools}
 	for rest := text[first:]; ; {
-		_, after, opened := strings.Cut(rest, hermesOpen)
+		_, after, opened := strings.Cut(rest, toolCallOpen)
 		if !opened {
 			break
 		}
-		block, next, _ := strings.Cut(after, hermesClose)
+		block, next, _ := strings.Cut(after, toolCallClose)
 		if block != "" {
-			if err := got.block(block, tools); err != nil {
+			if err := got.block(block); err != nil {
 				return Found{Content: text, ParseError: err.Error()}
 			}
 		}
 		rest = next
 	}
 	return got.found(text, first)
+}
+
+// markerAt is where marker first begins, -1 if there is nothing to look for: no marker or
+// no tools.
+func markerAt(text, marker string, tools []canon.ToolSpec) int {
+	if len(tools) == 0 {
+		return -1
+	}
+	return strings.Index(text, marker)
 }

@@ -16,8 +16,18 @@
 //   - Arguments come as canonical JSON text of an object. "arguments": "{...}" (an object
 //     spelled inside a string) is unwrapped once, and null means no arguments. SGLang hands
 //     both on as they are, which no client can use.
+//   - Control tokens must be spelled out in the text, all but the final stop token, which must
+//     be gone. Families whose markers are control tokens say so.
+//   - A call of a function that was not offered is not usable, but in the families where
+//     SGLang passes it on: Qwen3-Coder, Step-3.5, both Kimis, Gemma 4, Inkling.
+//   - Time is linear in the text, whatever the text: where several attempts to read JSON or
+//     Python fail, the rest of the turn is given up.
 //   - Whether reasoning is forced follows from the rendered prompt, not from a guess about
 //     the template; families that SGLang always forces are always forced.
+//
+// Names of SGLang whose grammars nobody here has read (deepseek-v41, deepseekv41, gigachat35,
+// granite_thinking_parser, iquest_q1, nanbeige, plamo3, spark25, telechat4) are refused as
+// unknown: better at start than wrong in silence. So is "auto".
 package parsers
 
 import (
@@ -56,6 +66,8 @@ type Call struct {
 	Name  string
 	// Arguments is the canonical JSON text of the arguments object.
 	Arguments string
+	// ID is the id the model itself wrote, "" for families that write none or a malformed one.
+	ID string
 }
 
 // Found is what a [ToolCallParser] made of a turn.
@@ -72,30 +84,8 @@ type Found struct {
 // stateless and safe for concurrent use.
 type ToolCallParser interface {
 	// Find never fails. Without tools the text comes back unchanged. A call of a function
-	// that is not among tools is not usable (SGLang's default).
+	// that is not among tools is not usable, but in the families the package comment names.
 	Find(text string, tools []canon.ToolSpec) Found
-}
-
-// reasoningFamilies holds every reasoning parser by its SGLang name.
-var reasoningFamilies = map[string]ReasoningParser{
-	"deepseek-r1":    deepseekR1,
-	"deepseek-v3":    qwen3,
-	"glm45":          qwen3,
-	"interns1":       qwen3,
-	"mimo":           qwen3,
-	"minimax":        qwen3Thinking,
-	"poolside_v1":    qwen3,
-	"qwen3":          qwen3,
-	"qwen3-thinking": qwen3Thinking,
-	"step3":          deepseekR1,
-	"step3p5":        deepseekR1,
-}
-
-// toolCallFamilies holds every tool-call parser by its SGLang name.
-var toolCallFamilies = map[string]ToolCallParser{
-	"hermes": hermes{},
-	"qwen":   qwen{},
-	"qwen25": qwen{},
 }
 
 // Reasoning returns the reasoning parser SGLang knows by name, in any case of letters. ""

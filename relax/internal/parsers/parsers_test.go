@@ -1,13 +1,9 @@
 package parsers
 
 import (
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
 )
@@ -22,13 +18,18 @@ func tools(names ...string) []canon.ToolSpec {
 
 func TestUnknownNames(t *testing.T) {
 	_, err := Reasoning("qwen9")
-	want := `unknown reasoning parser "qwen9": expected one of deepseek-r1, deepseek-v3, glm45, interns1, mimo, ` +
-		`minimax, poolside_v1, qwen3, qwen3-thinking, step3, step3p5, or empty for none`
+	want := `unknown reasoning parser "qwen9": expected one of apertus2509, cohere_command4, deepseek-r1, deepseek-v3, ` +
+		`deepseek-v4, dots, gemma4, glm45, gpt-oss, hunyuan, inkling, interns1, k2_horizon, kimi, kimi_k2, kimi_k3, ling3, ` +
+		`mimo, minimax, minimax-append-think, minimax-m3, mistral, muse, nemotron_3, poolside_v1, qwen3, qwen3-thinking, ` +
+		`step3, step3p5, or empty for none`
 	if err == nil || err.Error() != want {
 		t.Errorf("Reasoning: %v\nwant %s", err, want)
 	}
 	_, err = ToolCalls("auto")
-	want = `unknown tool-call parser "auto": expected one of hermes, qwen, qwen25, or empty for none`
+	want = `unknown tool-call parser "auto": expected one of apertus2509, cohere_command4, deepseekv3, deepseekv31, ` +
+		`deepseekv32, deepseekv4, dots, gemma4, gigachat3, glm, glm45, glm47, gpt-oss, hermes, hunyuan, inkling, interns1, ` +
+		`k2_horizon, kimi_k2, kimi_k3, lfm2, ling3, llama3, mimo, minicpm5, minimax-m2, minimax-m3, mistral, muse, ` +
+		`poolside_v1, pythonic, qwen, qwen25, qwen3_coder, step3, step3p5, trinity, or empty for none`
 	if err == nil || err.Error() != want {
 		t.Errorf("ToolCalls: %v\nwant %s", err, want)
 	}
@@ -164,174 +165,3 @@ func TestFind(t *testing.T) {
 		})
 	}
 }
-
-// sharedFile reads a development fixture. It lies beside the repository and is not part of it.
-func sharedFile(t *testing.T, name string) []byte {
-	t.Helper()
-	root := os.Getenv("RELAX_SHARED")
-	if root == "" {
-		root = filepath.Join("..", "..", "..", "..", "shared")
-	}
-	raw, err := os.ReadFile(filepath.Join(root, name))
-	if err != nil {
-		t.Skipf("SKIPPED, PARITY WITH SGLANG NOT CHECKED: %v (set RELAX_SHARED)", err)
-	}
-	return raw
-}
-
-type vectors struct {
-	Tools []struct {
-		Function struct {
-			Name string `json:"name"`
-		} `json:"function"`
-	} `json:"tools"`
-	ToolCall map[string][]struct {
-		Text    string `json:"text"`
-		Content string `json:"content"`
-		Error   string `json:"error"`
-		Calls   []struct {
-			Name      string `json:"name"`
-			Arguments string `json:"arguments"`
-		} `json:"calls"`
-	} `json:"tool_call"`
-	Reasoning map[string][]struct {
-		Text      string `json:"text"`
-		Force     *bool  `json:"force_reasoning"`
-		Reasoning string `json:"reasoning"`
-		Content   string `json:"content"`
-	} `json:"reasoning"`
-}
-
-func readVectors(t *testing.T) *vectors {
-	t.Helper()
-	var v vectors
-	if err := json.Unmarshal(sharedFile(t, "fixtures/parser_vectors.json"), &v); err != nil {
-		t.Fatal(err)
-	}
-	return &v
-}
-
-func TestReasoningVectors(t *testing.T) {
-	v, ran := readVectors(t), 0
-	for name, parser := range reasoningFamilies {
-		for _, c := range v.Reasoning[name] {
-			got := parser.Split(Turn{Text: c.Text, ThinkOpen: c.Force != nil && *c.Force})
-			if want := (Split{c.Reasoning, c.Content}); got != want {
-				t.Errorf("%s %q: %+v, SGLang %+v", name, c.Text, got, want)
-			}
-			ran++
-		}
-	}
-	if t.Logf("%d vectors", ran); ran < 30 {
-		t.Errorf("only %d vectors found", ran)
-	}
-}
-
-func TestToolCallVectors(t *testing.T) {
-	v, ran := readVectors(t), 0
-	var names []string
-	for _, tool := range v.Tools {
-		names = append(names, tool.Function.Name)
-	}
-	for name, parser := range toolCallFamilies {
-		for _, c := range v.ToolCall[name] {
-			ran++
-			got := parser.Find(c.Text, tools(names...))
-			var want []Call
-			for i, call := range c.Calls {
-				arguments, err := canon.CanonicalArgumentsText(call.Arguments)
-				if err != nil {
-					t.Fatal(err)
-				}
-				want = append(want, Call{Index: i, Name: call.Name, Arguments: arguments})
-			}
-			if !slices.Equal(got.Calls, want) {
-				t.Errorf("%s %q: calls %+v, SGLang %+v", name, c.Text, got.Calls, want)
-			}
-			content := c.Content
-			if len(want) == 0 && strings.Contains(c.Text, "<tool_call>") {
-				content = c.Text // SGLang raises or drops the text; ours is kept and flagged
-				if got.ParseError == "" {
-					t.Errorf("%s %q: not flagged", name, c.Text)
-				}
-			}
-			if got.Content != content {
-				t.Errorf("%s %q: content %q, want %q", name, c.Text, got.Content, content)
-			}
-		}
-	}
-	if t.Logf("%d vectors", ran); ran < 9 {
-		t.Errorf("only %d vectors found", ran)
-	}
-}
-
-func fuzzSplit(f *testing.F, name string) {
-	p, err := Reasoning(name)
-	if err != nil {
-		f.Fatal(err)
-	}
-	for _, s := range []string{"", "<think>", "</think>", "<think>\na\n</think>\n\nb", "<think><think>a<tool_call>b", "a</think>b</think>"} {
-		f.Add(s, true)
-		f.Add(s, false)
-	}
-	f.Fuzz(func(t *testing.T, text string, open bool) {
-		got := p.Split(Turn{Text: text, ThinkOpen: open})
-		lost := text
-		if got.Content != "" {
-			if !strings.HasSuffix(text, got.Content) {
-				t.Fatalf("content %q is not the end of %q", got.Content, text)
-			}
-			lost = strings.TrimSuffix(text, got.Content)
-		}
-		lost = strings.TrimSuffix(lost, "</think>")
-		if !strings.HasSuffix(lost, got.Reasoning) {
-			t.Fatalf("reasoning %q is not in front of the content in %q", got.Reasoning, text)
-		}
-		if rest := strings.TrimSuffix(lost, got.Reasoning); strings.ReplaceAll(rest, "<think>", "") != "" {
-			t.Fatalf("%q of %q is lost", rest, text)
-		}
-	})
-}
-
-func FuzzQwen3(f *testing.F)         { fuzzSplit(f, "qwen3") }
-func FuzzQwen3Thinking(f *testing.F) { fuzzSplit(f, "qwen3-thinking") }
-func FuzzDeepseekR1(f *testing.F)    { fuzzSplit(f, "deepseek-r1") }
-
-func fuzzFind(f *testing.F, name string) {
-	p, err := ToolCalls(name)
-	if err != nil {
-		f.Fatal(err)
-	}
-	for _, s := range []string{
-		"", "hello", "<tool_call>", "<tool_call>\n", "<tool_call>\n\n</tool_call>",
-		"a<tool_call>\n{\"name\":\"f\",\"arguments\":{\"x\":[1,2.0,null,\"é\"]}}\n</tool_call>b",
-		"<tool_call>{\"name\":\"g\",\"arguments\":\"{}\"}</tool_call>",
-		"<tool_call>\n[{\"name\":\"f\"},{\"name\":\"h\"}]\n</tool_call>",
-		"<tool_call>\n{\"name\":\"f\",\"arguments\":{\"x\":\"\\ud800\"}}\n</tool_call>",
-		"<tool_call>\n" + strings.Repeat("[", 2000) + "\n</tool_call>",
-	} {
-		f.Add(s)
-	}
-	offer := tools("f", "g")
-	f.Fuzz(func(t *testing.T, text string) {
-		got := p.Find(text, offer)
-		if len(got.Calls) == 0 && got.Content != text {
-			t.Fatalf("no call, and content %q is not the text %q", got.Content, text)
-		}
-		for i, c := range got.Calls {
-			if c.Index != i || !offered(c.Name, offer) {
-				t.Fatalf("call %d: %+v", i, c)
-			}
-			again, err := canon.CanonicalArgumentsText(c.Arguments)
-			if err != nil || again != c.Arguments {
-				t.Fatalf("arguments %q are not canonical: %q, %v", c.Arguments, again, err)
-			}
-		}
-		if utf8.ValidString(text) && !utf8.ValidString(got.ParseError) {
-			t.Fatalf("ParseError %q is not text", got.ParseError)
-		}
-	})
-}
-
-func FuzzQwen(f *testing.F)   { fuzzFind(f, "qwen") }
-func FuzzHermes(f *testing.F) { fuzzFind(f, "hermes") }

@@ -7,14 +7,6 @@ import (
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
 )
 
-// qwen3 reads models that may think, qwen3Thinking those that always do. SGLang forces
-// qwen3 whenever enable_thinking is not false, so that an answer without any tag is all
-// reasoning and the content is empty; here it is content unless the prompt opened the block.
-var (
-	qwen3         = thinkTags{start: "<think>", end: "</think>", interrupt: "<tool_call>"}
-	qwen3Thinking = thinkTags{start: "<think>", end: "</think>", interrupt: "<tool_call>", always: true}
-)
-
 // qwen reads <tool_call>\n{json}\n</tool_call>, where the newlines belong to the markers and
 // the JSON is one {"name", "arguments"} object or a list of them. Content is the text before
 // the first marker, stripped; text after it is dropped.
@@ -37,7 +29,7 @@ func (qwen) Find(text string, tools []canon.ToolSpec) Found {
 	if first < 0 {
 		return Found{Content: text, ParseError: qwenNearMiss(text)}
 	}
-	var got harvest
+	got := harvest{tools: tools}
 	for rest := text[first:]; ; {
 		_, after, opened := strings.Cut(rest, qwenOpen)
 		if !opened {
@@ -48,8 +40,8 @@ func (qwen) Find(text string, tools []canon.ToolSpec) Found {
 			got.fault("a <tool_call> block is not closed by a newline and </tool_call>")
 			break
 		}
-		if err := got.block(block, tools); err != nil {
-			got.fault(err.Error())
+		if err := got.block(block); err != nil {
+			got.fault("%v", err)
 		}
 		rest = next
 	}
