@@ -446,8 +446,12 @@ func (s *stream) done() {
 	s.run.server.leave(s.run)
 }
 
-// Close implements io.Closer: fasthttp calls it however the answer ended.
+// Close implements io.Closer: fasthttp calls it however the answer ended. Before its end that
+// is when a write failed, which may be noticed before the watcher looks.
 func (s *stream) Close() error {
+	if !s.ended && !s.run.left() {
+		s.run.signal(signalGone)
+	}
 	s.done()
 	return nil
 }
