@@ -10,7 +10,8 @@ import (
 
 // signalTree sends sig to the leader's process group and to every other process below this
 // one, wherever it has moved by setsid or a double fork: as the subreaper this process is an
-// ancestor of all of them.
+// ancestor of all of them. It goes from the leaves up: a parent that ends first would hand its
+// children over in the middle of the walk, and they would be passed by.
 //
 // Only this process reaps its children, so their ids cannot be given away meanwhile; nor can
 // the id of a group that one of them is in. reaped says that the leader itself does not hold
@@ -23,11 +24,13 @@ func signalTree(leader int, reaped bool, sig syscall.Signal) {
 		places[i], _ = procfs.ReadStat(pid)
 		grouped = grouped || places[i].Group == leader
 	}
+	for _, pid := range children {
+		signalBelow(pid, leader, grouped, sig)
+	}
 	if grouped {
 		syscall.Kill(-leader, sig)
 	}
 	for i, pid := range children {
-		signalBelow(pid, leader, grouped, sig)
 		if !grouped || places[i].Group != leader {
 			syscall.Kill(pid, sig)
 		}
