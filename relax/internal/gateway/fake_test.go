@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -124,17 +123,4 @@ func post(t testing.TB, ctx context.Context, g *Gateway, body string) *http.Requ
 	}
 	req.Header.Set("Authorization", "Bearer "+token)
 	return req
-}
-
-// A onceFlag remembers that something happened.
-type onceFlag struct {
-	mu  sync.Mutex
-	set bool
-}
-
-func (f *onceFlag) raise() { f.mu.Lock(); f.set = true; f.mu.Unlock() }
-func (f *onceFlag) up() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.set
 }
