@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"net/url"
 	"strings"
 	"time"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
 	"github.com/relax-rollout/relax-rollout/relax/internal/credit"
+	"github.com/relax-rollout/relax-rollout/relax/internal/gateway"
 	"github.com/relax-rollout/relax-rollout/relax/internal/schedule"
 	"github.com/relax-rollout/relax-rollout/relax/internal/sglang"
 )
@@ -119,19 +119,10 @@ func checkNumbers(c *Config) error {
 	if c.APIPort < 0 || c.APIPort > 65535 {
 		return &OptionError{Option: "api_port", Problem: fmt.Sprintf("expected 0 (a free port) to 65535, found %d", c.APIPort)}
 	}
-	if err := checkAdvertise(c.APIAdvertiseURL); err != nil {
-		return err
+	if err := gateway.CheckAdvertise(c.APIAdvertiseURL); err != nil {
+		return &OptionError{Option: "api_advertise_url", Problem: err.Error()}
 	}
 	return checkSampling(c)
-}
-
-// checkAdvertise applies the gateway's rule before anything is opened.
-func checkAdvertise(raw string) error {
-	u, err := url.Parse(raw)
-	if raw == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.RawQuery == "" && u.Fragment == "" {
-		return nil
-	}
-	return &OptionError{Option: "api_advertise_url", Problem: fmt.Sprintf("expected a URL like http://host:port, found %q", raw)}
 }
 
 // checkSampling applies SGLang's own limits, so that a wrong value fails here and not in

@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import islice
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 from . import _lib
 from .batch import Batch
 from .config import Config
+from .console import Progress, log_event
 from .errors import (
     ClosedError,
     ConfigError,
@@ -154,7 +155,7 @@ class Engine:
             )
         self._score = score
         self._log = log or _LOGGER
-        self._progress = _Progress(sys.stderr) if progress else None
+        self._progress = Progress(sys.stderr) if progress else None
         self._step: _Step | None = None
         self._stepping = False
         self._unread: deque[_lib.Slot] = deque()
@@ -342,8 +343,9 @@ class Engine:
         """Returns the next event, or None if none came within ``timeout`` seconds.
 
         None waits without bound. Ctrl-C ends the wait and loses no event. Log and progress events
-        are returned like all others; :func:`log_event` writes a log event to a logger. While
-        :meth:`rollout` runs on another thread the events are its own: do not poll then.
+        are returned like all others; :func:`~relax_rollout.console.log_event` writes a log event
+        to a logger. While :meth:`rollout` runs on another thread the events are its own: do not
+        poll then.
 
         >>> import relax_rollout as rr
         >>> with rr.Engine({"agent_command": "true", "agent_cwd": "/"}) as engine:
@@ -569,94 +571,3 @@ def _event(raw: _lib.RawEvent) -> Event:
         batch=Batch(raw.batch) if raw.batch is not None else None,
         data=json.loads(raw.data) if raw.data else {},
     )
-
-
-# ---- what people see ----------------------------------------------------------------------------
-
-
-def log_line(data: Mapping[str, Any]) -> str:
-    """The line of a LOG event.
-
-    >>> log_line({"component": "rollout", "event": "accounting_end", "rollout": 0, "groups": 2})
-    'AGENTIC ROLLOUT event=accounting_end rollout=0 groups=2'
-    """
-    if data.get("line"):
-        return str(data["line"])
-    badge = " ".join(["AGENTIC", str(data.get("component") or "").upper()]).strip()
-    known = {"level", "component", "event", "text"}
-    parts = [badge]
-    if data.get("event"):
-        parts.append(f"event={data['event']}")
-    parts += [f"{k}={_shown(v)}" for k, v in data.items() if k not in known and v is not None]
-    if data.get("text"):
-        parts.append(str(data["text"]))
-    return " ".join(parts)
-
-
-def log_event(logger: logging.Logger, data: Mapping[str, Any]) -> None:
-    """Writes a LOG event to a logger, at its own level."""
-    level = logging.getLevelName(str(data.get("level", "info")).upper())
-    if not isinstance(level, int):
-        level = logging.WARNING if level.endswith("WARN") else logging.INFO
-    logger.log(level, "%s", log_line(data))
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool | dict | list):
-        return json.dumps(value)
-    return str(value)
-
-
-class _Progress:
-    """One line on a stream: redrawn on a terminal; in a file now and then, and at a step's end."""
-
-    _REDRAW_S = 0.1
-    _FILE_S = 30.0
-
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
-        self._terminal = stream.isatty()
-        self._clock = clock
-        self._rollout: Any = None
-        self._began = self._drawn_at = clock()
-        self._drawn = ""
-        self._shown = (-1, -1)
-
-    def show(self, data: Mapping[str, Any]) -> None:
-        """Draws a PROGRESS event."""
-        now = self._clock()
-        if data.get("rollout") != self._rollout:
-            self._rollout, self._began = data.get("rollout"), now
-            self._drawn_at = -math.inf if self._terminal else now
-            self._shown = (-1, -1)
-        scored, total = int(data.get("scored") or 0), int(data.get("total") or 0)
-        pause = self._REDRAW_S if self._terminal else self._FILE_S
-        complete = scored >= total and (scored, total) != self._shown
-        if not complete and now - self._drawn_at < pause:
-            return
-        line = f"Rollout {self._rollout} generation: scored={scored}/{total}"
-        if self._terminal:
-            line = f"{line} {_bar(scored, total)} {self._age(now)}"
-            self._write(f"\r{line.ljust(len(self._drawn))}")
-            self._drawn = line
-        else:
-            self._write(f"{line} {self._age(now)}\n")
-        self._drawn_at, self._shown = now, (scored, total)
-
-    def _age(self, now: float) -> str:
-        return f"[{round(now - self._began)}s]"
-
-    def finish(self) -> None:
-        """Ends a line that is being redrawn, so that others can follow."""
-        if self._drawn:
-            self._write("\n")
-            self._drawn = ""
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
-
-
-def _bar(scored: int, total: int, width: int = 20) -> str:
-    full = width * scored // total if total else 0
-    return f"[{'#' * full}{'.' * (width - full)}]"

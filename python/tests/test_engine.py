@@ -8,16 +8,14 @@ import time
 import pytest
 
 from relax_rollout import InvalidError, StepReport
+from relax_rollout.console import Progress, log_event
 from relax_rollout.engine import (
     _int64,
     _many,
     _number,
-    _Progress,
     _slice_ms,
     _Step,
     _task,
-    log_event,
-    log_line,
 )
 
 
@@ -52,26 +50,11 @@ def test_tasks_are_pulled_lazily():
     assert next(source) == "c"
 
 
-def test_log_lines_look_like_the_reference():
-    data = {
-        "level": "info",
-        "component": "rollout",
-        "event": "accounting_end",
-        "rollout": 0,
-        "groups": 2,
-        "debt": None,
-        "ok": True,
-    }
-    assert log_line(data) == "AGENTIC ROLLOUT event=accounting_end rollout=0 groups=2 ok=true"
-    assert log_line({"event": "x", "line": "AGENTIC ready made"}) == "AGENTIC ready made"
-    assert log_line({"text": "Dropped 1 group"}) == "AGENTIC Dropped 1 group"
-
-
 def test_log_levels(caplog):
     logger = logging.getLogger("relax_rollout.test")
     with caplog.at_level(logging.DEBUG, logger=logger.name):
         for level in ("debug", "info", "warning", "warn", "error", "odd"):
-            log_event(logger, {"level": level, "text": level})
+            log_event(logger, {"level": level, "line": f"AGENTIC {level}"})
     assert [(r.levelname, r.message) for r in caplog.records] == [
         ("DEBUG", "AGENTIC debug"),
         ("INFO", "AGENTIC info"),
@@ -103,7 +86,7 @@ class _Clock:
 
 def test_progress_on_a_terminal_is_one_line():
     out, clock = _Terminal(), _Clock()
-    bar = _Progress(out, clock)
+    bar = Progress(out, clock)
     for scored in (0, 1, 2):
         bar.show({"rollout": 3, "scored": scored, "total": 2})
     bar.finish()
@@ -115,7 +98,7 @@ def test_progress_on_a_terminal_is_one_line():
 
 def test_progress_in_a_file_is_the_last_line_of_a_step():
     out, clock = io.StringIO(), _Clock()
-    bar = _Progress(out, clock)
+    bar = Progress(out, clock)
     for step in (0, 1):
         for n in range(101):
             bar.show({"rollout": step, "scored": n, "total": 100})
@@ -129,7 +112,7 @@ def test_progress_in_a_file_is_the_last_line_of_a_step():
 
 def test_progress_of_a_long_step_in_a_file():
     out, clock = io.StringIO(), _Clock()
-    bar = _Progress(out, clock)
+    bar = Progress(out, clock)
     for clock.now in (0, 20, 40, 60, 80):
         bar.show({"rollout": 0, "scored": 1, "total": 2})
     assert out.getvalue().splitlines() == [
@@ -140,7 +123,7 @@ def test_progress_of_a_long_step_in_a_file():
 
 def test_a_step_without_rows_to_come_draws_once():
     out = io.StringIO()
-    bar = _Progress(out)
+    bar = Progress(out)
     for _ in range(3):
         bar.show({"rollout": 0, "scored": 0, "total": 0})
     assert len(out.getvalue().splitlines()) == 1

@@ -112,21 +112,31 @@ func (r *run) queue() error {
 		}
 	}
 	for {
-		switch bits := r.bits.Load(); {
-		case bits&(signalGone|signalClosed) != 0:
-			return errNoAnswer
-		case bits&signalAbort != 0:
-			r.end(finish{kind: finishAbort, text: "Abort in waiting queue", inQueue: true})
-			return nil
-		case bits&signalHold != 0:
+		if over, err := r.overInQueue(); over {
+			return err
+		}
+		if r.bits.Load()&signalHold != 0 {
 			<-r.wake
-		default:
-			if r.server.setRunning(r) {
-				r.lastAt = time.Now().Add(-r.server.delay()) // the first token is due now
-				return nil
-			}
+			continue
+		}
+		if r.server.setRunning(r) {
+			r.lastAt = time.Now().Add(-r.server.delay()) // the first token is due now
+			return nil
 		}
 	}
+}
+
+// overInQueue says whether the run ends where it waits: nobody is left to answer, or it was
+// aborted.
+func (r *run) overInQueue() (bool, error) {
+	switch bits := r.bits.Load(); {
+	case bits&(signalGone|signalClosed) != 0:
+		return true, errNoAnswer
+	case bits&signalAbort != 0:
+		r.end(finish{kind: finishAbort, text: "Abort in waiting queue", inQueue: true})
+		return true, nil
+	}
+	return false, nil
 }
 
 // takeSlot waits for one of Config.MaxRunning places.
@@ -141,12 +151,8 @@ func (r *run) takeSlot() error {
 			return nil
 		case <-r.wake:
 		}
-		switch bits := r.bits.Load(); {
-		case bits&(signalGone|signalClosed) != 0:
-			return errNoAnswer
-		case bits&signalAbort != 0:
-			r.end(finish{kind: finishAbort, text: "Abort in waiting queue", inQueue: true})
-			return nil
+		if over, err := r.overInQueue(); over {
+			return err
 		}
 	}
 }

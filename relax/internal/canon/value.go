@@ -93,6 +93,25 @@ func (v Value) TypeName() string {
 // IsNull reports whether the value is null.
 func (v Value) IsNull() bool { return v.kind == Null }
 
+// Falsy reports what Python holds for false: null, false, zero, and empty text, list or object.
+func (v Value) Falsy() bool {
+	switch v.kind {
+	case Bool:
+		return !v.Bool()
+	case Number:
+		f, ok := v.Float64()
+		return ok && f == 0
+	case String:
+		return v.Str() == ""
+	case Array:
+		return len(v.Elems()) == 0
+	case Object:
+		return len(v.Members()) == 0
+	default:
+		return true
+	}
+}
+
 // Bool is the truth of a Bool, false for other kinds.
 func (v Value) Bool() bool { return v.kind == Bool && v.truth }
 

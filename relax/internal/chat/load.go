@@ -206,20 +206,28 @@ func chooseStyle(dir string, cfg *tokenizerConfig) (style, error) {
 	return namedStyle(templates, path)
 }
 
-// readLegacy reads chat_template.json, nil if there is none.
-func readLegacy(path string) (map[string]string, error) {
+// readOptional reads a JSON file and reports whether it was there and could be read.
+func readOptional(path string, into any) (bool, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return false, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("hf_checkpoint: %w", err)
+		return false, fmt.Errorf("hf_checkpoint: %w", err)
 	}
+	if err := json.Unmarshal(raw, into); err != nil {
+		return false, fmt.Errorf("hf_checkpoint: %s: %w", path, err)
+	}
+	return true, nil
+}
+
+// readLegacy reads chat_template.json, nil if there is none.
+func readLegacy(path string) (map[string]string, error) {
 	var file struct {
 		ChatTemplate json.RawMessage `json:"chat_template"`
 	}
-	if err := json.Unmarshal(raw, &file); err != nil {
-		return nil, fmt.Errorf("hf_checkpoint: %s: %w", path, err)
+	if found, err := readOptional(path, &file); !found {
+		return nil, err
 	}
 	templates, err := readTemplates(file.ChatTemplate)
 	if err != nil {
@@ -271,18 +279,11 @@ func checkpointStyle(template, source string) (style, error) {
 // readGenerationEOS reads eos_token_id of generation_config.json: one id, a list, or nothing.
 func readGenerationEOS(dir string) ([]int32, error) {
 	path := filepath.Join(dir, generationFile)
-	raw, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("hf_checkpoint: %w", err)
-	}
 	var file struct {
 		EOS json.RawMessage `json:"eos_token_id"`
 	}
-	if err := json.Unmarshal(raw, &file); err != nil {
-		return nil, fmt.Errorf("hf_checkpoint: %s: %w", path, err)
+	if found, err := readOptional(path, &file); !found {
+		return nil, err
 	}
 	if absent(file.EOS) {
 		return nil, nil

@@ -1,7 +1,5 @@
 package chat
 
-import "github.com/relax-rollout/relax-rollout/relax/internal/canon"
-
 // qwen25Style is the Qwen2.5 template: a default system prompt, no thinking (reasoning of
 // earlier turns is not printed, enable_thinking means nothing).
 type qwen25Style struct{}
@@ -23,33 +21,24 @@ func (qwen25Style) head(s *script, v *scene) {
 	v.toolsBlock(s)
 }
 
-func (qwen25Style) message(s *script, v *scene, i int) {
+func (q qwen25Style) message(s *script, v *scene, i int) { v.message(s, i, q.assistant) }
+
+func (qwen25Style) assistant(s *script, v *scene, i int) {
 	m := v.messages[i]
-	switch m.Role {
-	case canon.System:
-		if i > 0 {
-			v.turn(s, m)
-		}
-	case canon.User:
+	if len(m.ToolCalls) == 0 {
 		v.turn(s, m)
-	case canon.Tool:
-		v.toolResult(s, i)
-	case canon.Assistant:
-		if len(m.ToolCalls) == 0 {
-			v.turn(s, m)
-			return
-		}
-		s.template(v.controls, imStart+"assistant")
-		if m.Content != "" {
-			s.template(v.controls, "\n")
-			s.plain(m.Content)
-		}
-		for k := range m.ToolCalls {
-			s.template(v.controls, "\n")
-			v.call(s, &m.ToolCalls[k])
-		}
-		s.template(v.controls, imEnd+"\n")
+		return
 	}
+	s.template(v.controls, imStart+"assistant")
+	if m.Content != "" {
+		s.template(v.controls, "\n")
+		s.plain(m.Content)
+	}
+	for k := range m.ToolCalls {
+		s.template(v.controls, "\n")
+		v.call(s, &m.ToolCalls[k])
+	}
+	s.template(v.controls, imEnd+"\n")
 }
 
 func (qwen25Style) prompt(s *script, v *scene) { s.template(v.controls, imStart+"assistant\n") }

@@ -27,21 +27,7 @@ func (qwen3Style) head(s *script, v *scene) {
 	v.toolsBlock(s)
 }
 
-func (q qwen3Style) message(s *script, v *scene, i int) {
-	m := v.messages[i]
-	switch m.Role {
-	case canon.System:
-		if i > 0 {
-			v.turn(s, m)
-		}
-	case canon.User:
-		v.turn(s, m)
-	case canon.Tool:
-		v.toolResult(s, i)
-	case canon.Assistant:
-		q.assistant(s, v, i)
-	}
-}
+func (q qwen3Style) message(s *script, v *scene, i int) { v.message(s, i, q.assistant) }
 
 func (qwen3Style) assistant(s *script, v *scene, i int) {
 	m := v.messages[i]

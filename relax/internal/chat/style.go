@@ -87,6 +87,23 @@ func (v *scene) toolsBlock(s *script) {
 		"</tool_call>"+imEnd+"\n")
 }
 
+// message writes message i; the styles differ in how they print an assistant.
+func (v *scene) message(s *script, i int, assistant func(s *script, v *scene, i int)) {
+	m := v.messages[i]
+	switch m.Role {
+	case canon.System:
+		if i > 0 {
+			v.turn(s, m)
+		}
+	case canon.User:
+		v.turn(s, m)
+	case canon.Tool:
+		v.toolResult(s, i)
+	case canon.Assistant:
+		assistant(s, v, i)
+	}
+}
+
 // turn writes a turn that is nothing but text.
 func (v *scene) turn(s *script, m *canon.Message) {
 	s.template(v.controls, imStart+string(m.Role)+"\n")

@@ -154,14 +154,20 @@ func New(cfg Config) (*Gateway, error) {
 	return g, nil
 }
 
-// advertise checks option api_advertise_url and returns it without our path.
-func advertise(raw string) (string, error) {
-	if raw == "" {
-		return "", nil
-	}
+// CheckAdvertise checks option api_advertise_url, for callers that want to know before they open
+// anything else. "" is right: nothing is advertised.
+func CheckAdvertise(raw string) error {
 	u, err := url.Parse(raw)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return "", fmt.Errorf("option api_advertise_url %q: expected a URL like http://host:port", raw)
+	if raw == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.RawQuery == "" && u.Fragment == "" {
+		return nil
+	}
+	return fmt.Errorf("expected a URL like http://host:port, found %q", raw)
+}
+
+// advertise returns option api_advertise_url without our path.
+func advertise(raw string) (string, error) {
+	if err := CheckAdvertise(raw); err != nil {
+		return "", fmt.Errorf("option api_advertise_url: %w", err)
 	}
 	return strings.TrimSuffix(strings.TrimRight(raw, "/"), prefix), nil
 }

@@ -140,32 +140,13 @@ func offered(name string, tools []canon.ToolSpec) bool {
 // unwraps it.
 func argumentsOf(act canon.Value) canon.Value {
 	v, _ := act.Get("parameters")
-	if falsy(v) {
+	if v.Falsy() {
 		v, _ = act.Get("arguments")
 	}
 	if v.IsNull() {
 		return canon.ObjectOf()
 	}
 	return v
-}
-
-// falsy is Python's idea of an empty value.
-func falsy(v canon.Value) bool {
-	switch v.Kind() {
-	case canon.Bool:
-		return !v.Bool()
-	case canon.Number:
-		f, ok := v.Float64()
-		return ok && f == 0
-	case canon.String:
-		return v.Str() == ""
-	case canon.Array:
-		return len(v.Elems()) == 0
-	case canon.Object:
-		return len(v.Members()) == 0
-	default:
-		return true
-	}
 }
 
 // deeper reports whether v is nested deeper than limit, which its text could not be read

@@ -16,7 +16,7 @@ var reservedKwargs = []string{"add_generation_prompt", "tokenize", "tools"}
 // kwargs reads chat_template_kwargs. Values Python takes for false count as none.
 func kwargs(v canon.Value) (canon.Value, *Error) {
 	const param = "chat_template_kwargs"
-	if isFalsy(v) {
+	if v.Falsy() {
 		return canon.ObjectOf(), nil
 	}
 	if v.Kind() != canon.Object {
@@ -33,24 +33,6 @@ func kwargs(v canon.Value) (canon.Value, *Error) {
 			param, strings.Join(reserved, ", "))
 	}
 	return canon.MergeKwargs(canon.Value{}, v), nil
-}
-
-func isFalsy(v canon.Value) bool {
-	switch v.Kind() {
-	case canon.Null:
-		return true
-	case canon.Bool:
-		return !v.Bool()
-	case canon.Number:
-		f, ok := v.Float64()
-		return ok && f == 0
-	case canon.String:
-		return v.Str() == ""
-	case canon.Array:
-		return len(v.Elems()) == 0
-	default:
-		return len(v.Members()) == 0
-	}
 }
 
 // turnLimit reads a positive int or null; 0 is null. Limits beyond an int are the largest int.
