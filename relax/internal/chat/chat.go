@@ -17,7 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/parsers"
 	"github.com/relax-rollout/relax-rollout/relax/internal/tokenizer"
@@ -115,12 +114,7 @@ func (f *Format) encodePrompt(noThinking bool) (prompt, error) {
 	if err != nil {
 		return prompt{}, fmt.Errorf("generation prompt: %w", err)
 	}
-	return prompt{ids: slices.Clip(ids), thinkOpen: opensThinking(string(s.text))}, nil
-}
-
-// opensThinking reports whether a generation prompt ends inside a think block.
-func opensThinking(text string) bool {
-	return strings.HasSuffix(strings.TrimRight(text, "\n"), "<think>")
+	return prompt{ids: slices.Clip(ids), thinkOpen: parsers.OpensThinking(f.reasoning, string(s.text))}, nil
 }
 
 // StopIDs are the ids that end a turn: the terminator first, then the checkpoint's own EOS

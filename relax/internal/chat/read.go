@@ -66,7 +66,7 @@ func (f *Format) opensThinking(ids []int32) bool {
 		}
 	}
 	text, _ := f.decode(ids)
-	return opensThinking(text)
+	return parsers.OpensThinking(f.reasoning, text)
 }
 
 // decode returns the text of ids. Ids the tokenizer refuses (a backend with a larger
