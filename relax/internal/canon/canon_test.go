@@ -287,9 +287,36 @@ func TestMergeKwargs(t *testing.T) {
 	}
 }
 
+// eachMember calls fn with the keys and raw values of an object.
+func eachMember(raw []byte, fn func(key string, value []byte) error) error {
+	return WalkMembers(raw, func(key string, at int) (int, error) {
+		end, err := SkipValue(raw, at)
+		if err != nil {
+			return 0, err
+		}
+		return end, fn(key, raw[at:end])
+	})
+}
+
+// eachElem calls fn with the elements of an array as a request's messages are found.
+func eachElem(raw []byte, fn func(index int, elem []byte) error) error {
+	at := skipSpace(raw, 0)
+	if at >= len(raw) || raw[at] != '[' {
+		return spanError(at, "expected an array")
+	}
+	var none *Cache // builds everything
+	_, end, err := none.Messages(raw, at, func(index int, elem []byte) (*Message, error) {
+		return NewMessage(Message{}), fn(index, elem)
+	})
+	if err != nil {
+		return err
+	}
+	return endsAt(raw, end)
+}
+
 func TestSpans(t *testing.T) {
 	var got []string
-	err := EachMember([]byte(` { "a" : [1,"]\"}"] , "b\n":{"c":"}"},"d":-1.5e3 ,"a":null } `), func(key string, raw []byte) error {
+	err := eachMember([]byte(` { "a" : [1,"]\"}"] , "b\n":{"c":"}"},"d":-1.5e3 ,"a":null } `), func(key string, raw []byte) error {
 		got = append(got, key+"="+string(raw))
 		return nil
 	})
@@ -297,7 +324,7 @@ func TestSpans(t *testing.T) {
 		t.Errorf("got %q, %v", strings.Join(got, "|"), err)
 	}
 	got = nil
-	err = EachElem([]byte(`[ "a\\" ,[[]],{} , 1]`), func(_ int, raw []byte) error {
+	err = eachElem([]byte(`[ "a\\" ,[[]],{} , 1]`), func(_ int, raw []byte) error {
 		got = append(got, string(raw))
 		return nil
 	})
@@ -307,7 +334,7 @@ func TestSpans(t *testing.T) {
 	for _, in := range []string{``, `[`, `{`, `{"a"`, `{"a":`, `{"a":}`, `{"a":1`, `{"a":1,}`, `{,}`, `{"a":"x}`, `{} x`, `[1,]`, `[,]`, `[[]`, `[1 2]`, `[] ]`, `{"\ud800":1}`} {
 		each := func(string, []byte) error { return nil }
 		elem := func(int, []byte) error { return nil }
-		if EachMember([]byte(in), each) == nil || EachElem([]byte(in), elem) == nil {
+		if eachMember([]byte(in), each) == nil || eachElem([]byte(in), elem) == nil {
 			t.Errorf("%q: accepted", in)
 		}
 	}
@@ -351,8 +378,8 @@ func FuzzSpans(f *testing.F) {
 	f.Add([]byte(`[1,{"x":"\""}]`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		keys, elems := 0, 0
-		memberErr := EachMember(raw, func(string, []byte) error { keys++; return nil })
-		elemErr := EachElem(raw, func(int, []byte) error { elems++; return nil })
+		memberErr := eachMember(raw, func(string, []byte) error { keys++; return nil })
+		elemErr := eachElem(raw, func(int, []byte) error { elems++; return nil })
 		v, err := ParseValue(raw)
 		if err != nil {
 			return

@@ -6,22 +6,10 @@ import (
 	"fmt"
 )
 
-// EachMember calls fn with every key and the raw span of its value, in order, of the JSON
-// object raw. Spans are found by quotes and brackets alone: what lies inside is not checked,
-// so a span must be parsed (or be equal to one parsed before) ere it is trusted. Repeated
-// keys are reported each time.
-func EachMember(raw []byte, fn func(key string, value []byte) error) error {
-	return WalkMembers(raw, func(key string, at int) (int, error) {
-		end, err := skipValue(raw, at)
-		if err != nil {
-			return 0, err
-		}
-		return end, fn(key, raw[at:end])
-	})
-}
-
-// WalkMembers is [EachMember] for callers that find the ends of values themselves: fn gets the
-// index in raw where the value starts and returns the index after it. [SkipValue] finds it.
+// WalkMembers calls fn with every key, in order, of the JSON object raw and the index where its
+// value starts; fn returns the index after the value, which [SkipValue] finds. Spans are found
+// by quotes and brackets alone: what lies inside is not checked, so a span must be parsed (or be
+// equal to one parsed before) ere it is trusted. Repeated keys are reported each time.
 func WalkMembers(raw []byte, fn func(key string, at int) (end int, err error)) error {
 	i := skipSpace(raw, 0)
 	if i >= len(raw) || raw[i] != '{' {
@@ -60,38 +48,8 @@ func WalkMembers(raw []byte, fn func(key string, at int) (end int, err error)) e
 }
 
 // SkipValue returns the index after the value that starts at raw[at]. The value is as
-// unchecked as the spans of [EachMember].
+// unchecked as the spans of [WalkMembers].
 func SkipValue(raw []byte, at int) (end int, err error) { return skipValue(raw, at) }
-
-// EachElem calls fn with the index and raw span of every element of the JSON array raw. The
-// spans are as unchecked as those of [EachMember].
-func EachElem(raw []byte, fn func(index int, elem []byte) error) error {
-	i := skipSpace(raw, 0)
-	if i >= len(raw) || raw[i] != '[' {
-		return spanError(i, "expected an array")
-	}
-	i = skipSpace(raw, i+1)
-	if i < len(raw) && raw[i] == ']' {
-		return endsAt(raw, i+1)
-	}
-	for index := 0; ; index++ {
-		end, err := skipValue(raw, i)
-		if err != nil {
-			return err
-		}
-		if err := fn(index, raw[i:end]); err != nil {
-			return err
-		}
-		i = skipSpace(raw, end)
-		if i < len(raw) && raw[i] == ']' {
-			return endsAt(raw, i+1)
-		}
-		if i >= len(raw) || raw[i] != ',' {
-			return spanError(i, "expected ',' or ']'")
-		}
-		i = skipSpace(raw, i+1)
-	}
-}
 
 func spanError(at int, text string) error {
 	return fmt.Errorf("invalid JSON at byte %d: %s", at, text)
