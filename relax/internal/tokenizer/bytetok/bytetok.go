@@ -24,9 +24,6 @@ type Token struct {
 	Special bool // true: only a chat format may write it, [Tokenizer.Encode] never does
 }
 
-// Tokens returns the added tokens. The id of the first is 256.
-func Tokens() []Token { return append([]Token(nil), added[:]...) }
-
 var added = [...]Token{
 	{"<|endoftext|>", true},
 	{"<|im_start|>", true},

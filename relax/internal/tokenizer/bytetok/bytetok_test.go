@@ -45,7 +45,7 @@ func TestEncode(t *testing.T) {
 
 func TestSpecialSpellingsAreText(t *testing.T) {
 	tok := New()
-	for _, token := range Tokens() {
+	for _, token := range added {
 		id, ok := tok.TokenID(token.Content)
 		if !ok || id < 256 {
 			t.Fatalf("TokenID(%q) = %d, %v", token.Content, id, ok)
