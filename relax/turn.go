@@ -286,7 +286,7 @@ func (t *turn) completion(reply chat.Reply) *wire.Completion {
 		finish = "tool_calls"
 	}
 	out := &wire.Completion{
-		ID: "chatcmpl_" + t.requestID, Created: t.started.Unix(), Model: t.req.Model, Message: reply.Message,
+		ID: t.requestID, Created: t.started.Unix(), Model: t.req.Model, Message: reply.Message, Spelling: t.req.Spelling,
 		FinishReason: finish, PromptTokens: t.node.Len(), CompletionTokens: len(t.ids), CachedTokens: t.cached,
 	}
 	if !t.req.Logprobs {

@@ -7,6 +7,7 @@
 package canon
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -38,12 +39,22 @@ type ToolCall struct {
 	Arguments string
 }
 
+// A Part is a piece of the content of a message with images: text or an image, never both.
+type Part struct {
+	Text string
+	// Image is the image's URL, mostly a data: URL.
+	Image string
+}
+
 // A Message is one canonical message. It is immutable once built with [NewMessage] and may
 // be shared by any number of requests, states and goroutines.
 type Message struct {
 	Role Role
-	// Content is the message's text. Text-only content lists collapse to one string.
+	// Content is the message's text. Text-only content lists collapse to one string. It is ""
+	// in a message with Parts.
 	Content string
+	// Parts is the content of a message with images, in order; nil for text alone.
+	Parts []Part
 	// Reasoning is the message's reasoning_content, "" if none.
 	Reasoning string
 	// ToolCalls are the assistant's calls, in order.
@@ -54,6 +65,26 @@ type Message struct {
 	hash uint64
 }
 
+// HoistSystem joins all system messages by blank lines to one at the beginning, as the reference
+// does (reference session service 2.1). messages come back as they are if there is nothing to do.
+func HoistSystem(messages []*Message) []*Message {
+	later := func(m *Message) bool { return m.Role == System }
+	if len(messages) < 2 || !slices.ContainsFunc(messages[1:], later) {
+		return messages
+	}
+	var texts []string
+	rest := make([]*Message, 1, len(messages))
+	for _, m := range messages {
+		if m.Role == System {
+			texts = append(texts, m.Content)
+		} else {
+			rest = append(rest, m)
+		}
+	}
+	rest[0] = NewMessage(Message{Role: System, Content: strings.Join(texts, "\n\n")})
+	return rest
+}
+
 // A ToolSpec is one function tool offered to the model. Build it with [NewToolSpec], so that
 // its part of the state identity is computed once.
 type ToolSpec struct {
@@ -62,6 +93,10 @@ type ToolSpec struct {
 	// Parameters is the JSON schema with the client's key order, which templates print; null
 	// when the client gave none.
 	Parameters Value
+	// Function is the function object as the client wrote it, for templates to print: its key
+	// order and keys beyond the three above. It takes no part in identity. Null if the tool did
+	// not come from a client that writes such objects.
+	Function Value
 
 	hash uint64
 }
@@ -83,6 +118,19 @@ type Request struct {
 	Stream    bool
 	// Ignored names the request's fields that do not alter generation, sorted.
 	Ignored []string
+	// Spelling is what the request's dialect must remember to spell the answer; nobody else
+	// reads it.
+	Spelling any
+	// Retry says that the client sent this request before.
+	Retry Retry
+}
+
+// Retry is what a client says about a request it may have sent before.
+type Retry struct {
+	// Attempt counts the tries before this one, as the SDKs' x-stainless-retry-count does.
+	Attempt int
+	// Key is the client's Idempotency-Key, "" for none: requests with one key are one.
+	Key string
 }
 
 // buffers holds scratch space for canonical bytes that are only hashed.
@@ -106,15 +154,33 @@ func sum(fill func(dst []byte) []byte) uint64 {
 
 // NewMessage returns an immutable message with its identity computed. Text that is not valid
 // UTF-8 gets U+FFFD for each bad run, because JSON could not carry it to a client and back.
-// The caller must not change m.ToolCalls afterwards; their Arguments must be canonical.
+// Parts without an image become content. The caller must not change m.ToolCalls and m.Parts
+// afterwards; the calls' Arguments must be canonical.
 func NewMessage(m Message) *Message {
 	m.Content = validText(m.Content)
 	m.Reasoning = validText(m.Reasoning)
+	m.Parts = settleParts(&m)
 	if len(m.ToolCalls) == 0 {
 		m.ToolCalls = nil
 	}
 	m.hash = sum(m.AppendCanonical)
 	return &m
+}
+
+// settleParts drops parts that are text alone into the content, so that a message has one form.
+func settleParts(m *Message) []Part {
+	if !slices.ContainsFunc(m.Parts, func(p Part) bool { return p.Image != "" }) {
+		for _, p := range m.Parts {
+			m.Content += validText(p.Text)
+		}
+		return nil
+	}
+	parts := make([]Part, len(m.Parts))
+	for i, p := range m.Parts {
+		parts[i] = Part{validText(p.Text), validText(p.Image)}
+	}
+	m.Content = ""
+	return parts
 }
 
 func validText(s string) string {
@@ -138,7 +204,7 @@ func (m *Message) Equal(o *Message) bool {
 		return false
 	}
 	if m.Role != o.Role || m.Content != o.Content || m.Reasoning != o.Reasoning ||
-		m.ToolCallID != o.ToolCallID || len(m.ToolCalls) != len(o.ToolCalls) {
+		m.ToolCallID != o.ToolCallID || len(m.ToolCalls) != len(o.ToolCalls) || !slices.Equal(m.Parts, o.Parts) {
 		return false
 	}
 	for i := range m.ToolCalls {
@@ -152,6 +218,9 @@ func (m *Message) Equal(o *Message) bool {
 // Size is roughly the memory the message holds, in bytes.
 func (m *Message) Size() int {
 	n := len(m.Content) + len(m.Reasoning) + len(m.ToolCallID) + messageOverhead
+	for _, p := range m.Parts {
+		n += len(p.Text) + len(p.Image) + 32
+	}
 	for i := range m.ToolCalls {
 		c := &m.ToolCalls[i]
 		n += len(c.ID) + len(c.Name) + len(c.Arguments) + 48
@@ -163,10 +232,15 @@ func (m *Message) Size() int {
 const messageOverhead = 200
 
 // AppendCanonical appends the message as canonical JSON: the reference's message object with
-// sorted keys (reference session service 2.1 rule 14 and 3.1). Content is always a string.
+// sorted keys (reference session service 2.1 rule 14 and 3.1). Content is a string, or the list
+// of the parts.
 func (m *Message) AppendCanonical(dst []byte) []byte {
 	dst = append(dst, `{"content":`...)
-	dst = AppendString(dst, m.Content)
+	if m.Parts == nil {
+		dst = AppendString(dst, m.Content)
+	} else {
+		dst = appendParts(dst, m.Parts)
+	}
 	if m.Reasoning != "" {
 		dst = append(dst, `,"reasoning_content":`...)
 		dst = AppendString(dst, m.Reasoning)
@@ -188,6 +262,25 @@ func (m *Message) AppendCanonical(dst []byte) []byte {
 		dst = append(dst, ']')
 	}
 	return append(dst, '}')
+}
+
+func appendParts(dst []byte, parts []Part) []byte {
+	dst = append(dst, '[')
+	for i, p := range parts {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		if p.Image != "" {
+			dst = append(dst, `{"image_url":{"url":`...)
+			dst = AppendString(dst, p.Image)
+			dst = append(dst, `},"type":"image_url"}`...)
+			continue
+		}
+		dst = append(dst, `{"text":`...)
+		dst = AppendString(dst, p.Text)
+		dst = append(dst, `,"type":"text"}`...)
+	}
+	return append(dst, ']')
 }
 
 func (c *ToolCall) appendCanonical(dst []byte) []byte {
@@ -227,14 +320,22 @@ func (t *ToolSpec) AppendCanonical(dst []byte) []byte {
 	return append(dst, `},"type":"function"}`...)
 }
 
-// Value returns the tool as the object chat templates print: the reference's key order type,
-// function, and inside name, parameters, description (only if given).
+// Value returns the tool as the object chat templates print: type, then function as the client
+// wrote it, as Hugging Face prints it. A tool without such an object has the keys in OpenAI's
+// order: name, description (only if given), parameters.
 func (t *ToolSpec) Value() Value {
-	function := []Member{{"name", StringValue(t.Name)}, {"parameters", t.Parameters}}
-	if t.Description != nil {
-		function = append(function, Member{"description", StringValue(*t.Description)})
+	return ObjectOf(Member{"type", StringValue("function")}, Member{"function", t.function()})
+}
+
+func (t *ToolSpec) function() Value {
+	if t.Function.Kind() == Object {
+		return t.Function
 	}
-	return ObjectOf(Member{"type", StringValue("function")}, Member{"function", ObjectOf(function...)})
+	members := []Member{{"name", StringValue(t.Name)}}
+	if t.Description != nil {
+		members = append(members, Member{"description", StringValue(*t.Description)})
+	}
+	return ObjectOf(append(members, Member{"parameters", t.Parameters})...)
 }
 
 // Hash is the 64-bit xxhash of the tool's canonical bytes.

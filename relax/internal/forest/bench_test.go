@@ -38,7 +38,7 @@ func conversation(n, size int) []byte {
 func replayed(tb testing.TB, body []byte) (*Forest, *canon.Cache) {
 	tb.Helper()
 	cache := canon.NewCache(0)
-	req, e := wire.ParseChat(body, cache)
+	req, e := wire.Chat.Parse(body, cache)
 	if e != nil {
 		tb.Fatal(e)
 	}
@@ -60,7 +60,7 @@ func benchmarkReplay(b *testing.B, messages, size int) {
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		req, e := wire.ParseChat(body, cache)
+		req, e := wire.Chat.Parse(body, cache)
 		if e != nil {
 			b.Fatal(e)
 		}
@@ -86,7 +86,7 @@ func BenchmarkFirstSight(b *testing.B) {
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, e := wire.ParseChat(body, canon.NewCache(0)); e != nil {
+		if _, e := wire.Chat.Parse(body, canon.NewCache(0)); e != nil {
 			b.Fatal(e)
 		}
 	}

@@ -136,7 +136,7 @@ func (s *story) run(command, body string) string {
 }
 
 func (s *story) match(name, body string, tolerant bool) string {
-	req, e := wire.ParseChat([]byte(body), s.cache)
+	req, e := wire.Chat.Parse([]byte(body), s.cache)
 	if e != nil {
 		return e.Error()
 	}

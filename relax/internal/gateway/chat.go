@@ -40,7 +40,7 @@ func (g *Gateway) chat(ctx *fasthttp.RequestCtx) {
 	}
 	ctx.SetContentType("application/json")
 	buf := answers.Get().(*[]byte)
-	*buf = wire.AppendChat((*buf)[:0], completion)
+	*buf = wire.Chat.AppendAnswer((*buf)[:0], completion)
 	ctx.SetBody(*buf)
 	answers.Put(buf)
 }
@@ -65,7 +65,7 @@ func (g *Gateway) read(ctx *fasthttp.RequestCtx) (Session, *canon.Request, *wire
 	if e != nil {
 		return nil, nil, e
 	}
-	req, e := wire.ParseChat(body, session.Cache())
+	req, e := wire.Chat.Parse(body, session.Cache())
 	return session, req, e
 }
 
@@ -107,7 +107,7 @@ func (g *Gateway) stream(ctx *fasthttp.RequestCtx, session Session, req *canon.R
 	turn, stop := g.turnContext(ctx)
 	ticker := time.NewTicker(g.cfg.Heartbeat)
 	s := &eventStream{
-		pending: []byte(wire.Connected),
+		pending: []byte(wire.Chat.Connected()),
 		beat:    ticker.C,
 		result:  make(chan []byte, 1),
 		done:    make(chan struct{}),
@@ -120,10 +120,10 @@ func (g *Gateway) stream(ctx *fasthttp.RequestCtx, session Session, req *canon.R
 			e = noResult()
 		}
 		if e != nil {
-			s.result <- wire.AppendChatStreamError(nil, e)
+			s.result <- wire.Chat.AppendStreamError(nil, e)
 			return
 		}
-		s.result <- wire.AppendChatStream(nil, completion)
+		s.result <- wire.Chat.AppendStream(nil, completion)
 	})
 	ctx.Response.SetBodyStream(s, -1)
 }
@@ -151,7 +151,7 @@ func (s *eventStream) Read(p []byte) (int, error) {
 		case <-s.done:
 			s.finish()
 		case <-s.beat:
-			s.pending = []byte(wire.Heartbeat)
+			s.pending = []byte(wire.Chat.Heartbeat())
 		}
 	}
 	n := copy(p, s.pending)
@@ -165,7 +165,7 @@ func (s *eventStream) finish() {
 	select {
 	case s.pending = <-s.result:
 	default:
-		s.pending = wire.AppendChatStreamError(nil, noResult())
+		s.pending = wire.Chat.AppendStreamError(nil, noResult())
 	}
 }
 

@@ -47,7 +47,7 @@ func say(_ context.Context, req *canon.Request) (*wire.Completion, *wire.Error) 
 
 func completion(text string) *wire.Completion {
 	return &wire.Completion{
-		ID: "chatcmpl_1", Created: 5, Model: "m", FinishReason: wire.FinishStop, PromptTokens: 3, CompletionTokens: 2,
+		ID: "1", Created: 5, Model: "m", FinishReason: wire.FinishStop, PromptTokens: 3, CompletionTokens: 2,
 		Message: canon.NewMessage(canon.Message{Role: canon.Assistant, Content: text}),
 	}
 }

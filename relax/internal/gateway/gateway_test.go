@@ -211,9 +211,9 @@ func TestStream(t *testing.T) {
 			t.Fatal(err)
 		}
 		rest = bytes.ReplaceAll(rest, []byte(": heartbeat\n\n"), nil)
-		want := wire.AppendChatStream(nil, completion(strings.Repeat("long ", 10000)))
+		want := wire.Chat.AppendStream(nil, completion(strings.Repeat("long ", 10000)))
 		if text == "fail" {
-			want = wire.AppendChatStreamError(nil, wire.ContextLength(8, 9))
+			want = wire.Chat.AppendStreamError(nil, wire.ContextLength(8, 9))
 		}
 		if !bytes.Equal(rest, want) {
 			t.Errorf("terminal block is %q", rest)

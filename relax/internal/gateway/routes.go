@@ -177,7 +177,7 @@ func fail(ctx *fasthttp.RequestCtx, e *wire.Error) {
 	ctx.SetStatusCode(e.Status)
 	ctx.SetContentType("application/json")
 	setRetry(ctx, e)
-	ctx.SetBody(wire.AppendChatError(nil, e))
+	ctx.SetBody(wire.Chat.AppendError(nil, e))
 }
 
 func setRetry(ctx *fasthttp.RequestCtx, e *wire.Error) {

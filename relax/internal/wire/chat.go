@@ -57,10 +57,14 @@ func (f *chatFields) read(key string, at int) (end int, err error) {
 	return end, nil
 }
 
-// ParseChat reads the body of an OpenAI Chat Completions request (reference session service
-// 2.6). Messages and tools go through cache, which may be nil. Nothing of the result lies in
-// body.
-func ParseChat(body []byte, cache *canon.Cache) (*canon.Request, *Error) {
+// chatDialect is OpenAI's Chat Completions (reference session service 2.6, 7.3, 7.4).
+type chatDialect struct{}
+
+func (chatDialect) Connected() string { return connected }
+func (chatDialect) Heartbeat() string { return heartbeat }
+
+// Parse implements [Dialect].
+func (chatDialect) Parse(body []byte, cache *canon.Cache) (*canon.Request, *Error) {
 	body = bytes.TrimPrefix(body, byteOrderMark)
 	f := chatFields{body: body, cache: cache, small: make(map[string]canon.Value, 8)}
 	if e := objectBody(body, f.read); e != nil {
@@ -161,17 +165,16 @@ func wholeList[T any](raw []byte, read func(raw []byte, at int, cache *canon.Cac
 // recordError drops the HTTP side of an error: a record is no request.
 func recordError(e *Error) error { return fmt.Errorf("export record: %s", e.Message) }
 
-// AppendChat appends the JSON answer of a Chat request (reference session service 7.3).
-func AppendChat(dst []byte, c *Completion) []byte {
+// AppendAnswer implements [Dialect].
+func (chatDialect) AppendAnswer(dst []byte, c *Completion) []byte {
 	dst = appendChatHead(dst, c, "chat.completion")
 	dst = append(dst, `"message":`...)
 	dst = appendChatMessage(dst, c.Message, false)
 	return appendChatTail(dst, c)
 }
 
-// AppendChatStream appends the terminal frames of a buffered Chat stream: one chunk with the
-// entire message and usage, then [DONE] (reference session service 7.4).
-func AppendChatStream(dst []byte, c *Completion) []byte {
+// AppendStream appends one chunk with the entire message and usage, then [DONE].
+func (chatDialect) AppendStream(dst []byte, c *Completion) []byte {
 	dst = appendFrame(dst, func(dst []byte) []byte {
 		dst = appendChatHead(dst, c, "chat.completion.chunk")
 		dst = append(dst, `"delta":`...)
@@ -181,22 +184,25 @@ func AppendChatStream(dst []byte, c *Completion) []byte {
 	return append(dst, doneFrame...)
 }
 
-// AppendChatError appends the JSON error body of a Chat request.
-func AppendChatError(dst []byte, e *Error) []byte {
+// AppendError implements [Dialect].
+func (chatDialect) AppendError(dst []byte, e *Error) []byte { return appendOpenAIError(dst, e) }
+
+// appendOpenAIError appends the error body of the OpenAI dialects.
+func appendOpenAIError(dst []byte, e *Error) []byte {
 	dst = append(dst, `{"error":`...)
 	dst = appendErrorObject(dst, e)
 	return append(dst, '}')
 }
 
-// AppendChatStreamError appends the terminal frames of a Chat stream that failed.
-func AppendChatStreamError(dst []byte, e *Error) []byte {
-	dst = appendFrame(dst, func(dst []byte) []byte { return AppendChatError(dst, e) })
+// AppendStreamError appends the error, then [DONE].
+func (chatDialect) AppendStreamError(dst []byte, e *Error) []byte {
+	dst = appendFrame(dst, func(dst []byte) []byte { return appendOpenAIError(dst, e) })
 	return append(dst, doneFrame...)
 }
 
 func appendChatHead(dst []byte, c *Completion, object string) []byte {
 	dst = append(dst, `{"id":`...)
-	dst = appendText(dst, c.ID)
+	dst = appendText(dst, "chatcmpl_"+c.ID)
 	dst = append(dst, `,"object":"`...)
 	dst = append(dst, object...)
 	dst = append(dst, `","created":`...)

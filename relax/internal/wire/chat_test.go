@@ -17,7 +17,7 @@ const hi = `"messages":[{"role":"user","content":"hi"}]`
 // parseMessages reads a list of messages as a Chat request.
 func parseMessages(t *testing.T, messages string) []*canon.Message {
 	t.Helper()
-	req, e := ParseChat([]byte(`{"messages":`+messages+`}`), canon.NewCache(0))
+	req, e := Chat.Parse([]byte(`{"messages":`+messages+`}`), canon.NewCache(0))
 	if e != nil {
 		t.Fatalf("%s: %v", messages, e)
 	}
@@ -136,7 +136,7 @@ func TestChatRefuses(t *testing.T) {
 		{`{"messages":[3],"stop":3}`, "stop", "stop"},
 	}
 	for _, tt := range tests {
-		req, e := ParseChat([]byte(tt.body), canon.NewCache(0))
+		req, e := Chat.Parse([]byte(tt.body), canon.NewCache(0))
 		if e == nil {
 			t.Errorf("%s: accepted as %s", tt.body, canonicalText(req.Messages))
 			continue
@@ -156,7 +156,7 @@ func TestChatSettings(t *testing.T) {
 		"chat_template_kwargs":{"z":1,"a":{"d":1,"c":2}},
 		"tools":[{"type":"function","function":{"parameters":{"b":1,"a":2},"strict":true,"name":"f","description":"d"}},
 			{"type":"web_search"},{"function":{"name":"g"}},{"type":"function","function":{"name":"h","description":null}}]}`
-	req, e := ParseChat([]byte("\xef\xbb\xbf"+body), nil)
+	req, e := Chat.Parse([]byte("\xef\xbb\xbf"+body), nil)
 	if e != nil {
 		t.Fatal(e)
 	}
@@ -173,14 +173,14 @@ func TestChatSettings(t *testing.T) {
 		t.Fatalf("tools %+v", req.Tools)
 	}
 	if got := string(req.Tools[0].Value().AppendTemplate(nil)); got !=
-		`{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": 2}, "description": "d"}}` {
+		`{"type": "function", "function": {"parameters": {"b": 1, "a": 2}, "strict": true, "name": "f", "description": "d"}}` {
 		t.Errorf("tool prints as %s", got)
 	}
 	if !req.Tools[1].Parameters.IsNull() {
 		t.Errorf("missing parameters became %v", req.Tools[1].Parameters)
 	}
 
-	plain, e := ParseChat([]byte(`{`+hi+`,"max_tokens":99999999999999999999,"stop":["a","b"],"stream":false,"chat_template_kwargs":[],"model":3,"tools":null,"seed":null}`), nil)
+	plain, e := Chat.Parse([]byte(`{`+hi+`,"max_tokens":99999999999999999999,"stop":["a","b"],"stream":false,"chat_template_kwargs":[],"model":3,"tools":null,"seed":null}`), nil)
 	if e != nil {
 		t.Fatal(e)
 	}
@@ -197,7 +197,7 @@ func TestChatKeepsNothingOfTheBody(t *testing.T) {
 		"tools":[{"type":"function","function":{"name":"name","description":"about","parameters":{"k":"v"}}}],"chat_template_kwargs":{"key":"value"}}`)
 	for _, cache := range []*canon.Cache{nil, canon.NewCache(0)} {
 		b := append([]byte(nil), body...)
-		req, e := ParseChat(b, cache)
+		req, e := Chat.Parse(b, cache)
 		if e != nil {
 			t.Fatal(e)
 		}
@@ -214,8 +214,8 @@ func TestChatKeepsNothingOfTheBody(t *testing.T) {
 
 func TestChatReplaySharesMessages(t *testing.T) {
 	cache := canon.NewCache(0)
-	first, _ := ParseChat([]byte(`{"messages":[{"role":"system","content":"a"},{"role":"system","content":"b"},{"role":"user","content":"u"}]}`), cache)
-	second, _ := ParseChat([]byte(`{"messages":[{"role":"system","content":"a"},{"role":"system","content":"b"},{"role":"user","content":"u"},{"role":"assistant","content":"x"}]}`), cache)
+	first, _ := Chat.Parse([]byte(`{"messages":[{"role":"system","content":"a"},{"role":"system","content":"b"},{"role":"user","content":"u"}]}`), cache)
+	second, _ := Chat.Parse([]byte(`{"messages":[{"role":"system","content":"a"},{"role":"system","content":"b"},{"role":"user","content":"u"},{"role":"assistant","content":"x"}]}`), cache)
 	for i, m := range first.Messages {
 		if m != second.Messages[i] {
 			t.Errorf("message %d was built again", i)
@@ -247,7 +247,7 @@ func TestParseRecord(t *testing.T) {
 
 func sample() *Completion {
 	return &Completion{
-		ID: "chatcmpl_1", Created: 17, Model: "m<&>\u2028", FinishReason: FinishToolCalls,
+		ID: "1", Created: 17, Model: "m<&>\u2028", FinishReason: FinishToolCalls,
 		PromptTokens: 10, CompletionTokens: 3, CachedTokens: 4,
 		Message: canon.NewMessage(canon.Message{Role: canon.Assistant, Reasoning: "think\u2028", Content: "a\n\u0085\u2029é",
 			ToolCalls: []canon.ToolCall{{ID: "c0", Name: "f", Arguments: `{"a":1}`}, {ID: "c1", Name: "g", Arguments: `{}`}}}),
@@ -256,7 +256,7 @@ func sample() *Completion {
 }
 
 func TestAppendChat(t *testing.T) {
-	got := string(AppendChat(nil, sample()))
+	got := string(Chat.AppendAnswer(nil, sample()))
 	want := `{"id":"chatcmpl_1","object":"chat.completion","created":17,"model":"m<&>` + "\u2028" + `","choices":[{"index":0,` +
 		`"message":{"role":"assistant","content":"a\n` + "\u0085\u2029" + `é","reasoning_content":"think` + "\u2028" + `","tool_calls":[` +
 		`{"id":"c0","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}},` +
@@ -268,14 +268,14 @@ func TestAppendChat(t *testing.T) {
 		t.Errorf("\n got %s\nwant %s", got, want)
 	}
 	plain := &Completion{ID: "i", FinishReason: FinishStop, Message: canon.NewMessage(canon.Message{Role: canon.Assistant})}
-	if got := string(AppendChat(nil, plain)); !strings.Contains(got, `"model":null`) ||
+	if got := string(Chat.AppendAnswer(nil, plain)); !strings.Contains(got, `"model":null`) ||
 		!strings.Contains(got, `"message":{"role":"assistant","content":""},"logprobs":null,"finish_reason":"stop"`) {
 		t.Errorf("got %s", got)
 	}
 }
 
 func TestAppendChatStream(t *testing.T) {
-	got := string(AppendChatStream(nil, sample()))
+	got := string(Chat.AppendStream(nil, sample()))
 	if strings.ContainsAny(got, "\u0085\u2028\u2029") {
 		t.Error("the frame holds characters some clients take for line ends")
 	}
@@ -321,7 +321,7 @@ func TestErrors(t *testing.T) {
 		{Unavailable("busy", "later"), 503, false, `{"error":{"message":"later","type":"service_unavailable_error","param":null,"code":"busy"}}`},
 	}
 	for _, tt := range tests {
-		if got := string(AppendChatError(nil, tt.e)); got != tt.want {
+		if got := string(Chat.AppendError(nil, tt.e)); got != tt.want {
 			t.Errorf("\n got %s\nwant %s", got, tt.want)
 		}
 		if tt.e.Status != tt.status || (tt.e.Retry != nil) != tt.noRetry || tt.noRetry && *tt.e.Retry {
@@ -341,7 +341,7 @@ func TestErrors(t *testing.T) {
 	if e := Disconnected(); e.Status != 499 || e.Code != "client_disconnect" || e.Type != "client_disconnect" {
 		t.Errorf("got %+v", e)
 	}
-	if got := string(AppendChatStreamError(nil, Internal("x"))); got !=
+	if got := string(Chat.AppendStreamError(nil, Internal("x"))); got !=
 		"data: {\"error\":{\"message\":\"x\",\"type\":\"internal_error\",\"param\":null,\"code\":\"internal_error\"}}\n\ndata: [DONE]\n\n" {
 		t.Errorf("got %q", got)
 	}
@@ -378,7 +378,7 @@ func replay(t *testing.T, message map[string]any) *canon.Message {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req, e := ParseChat(raw, canon.NewCache(0))
+	req, e := Chat.Parse(raw, canon.NewCache(0))
 	if e != nil {
 		t.Fatalf("%s: %v", raw, e)
 	}
@@ -395,7 +395,7 @@ func TestChatRoundTrip(t *testing.T) {
 		var answer struct {
 			Choices []struct{ Message map[string]any }
 		}
-		if err := json.Unmarshal(AppendChat(nil, c), &answer); err != nil {
+		if err := json.Unmarshal(Chat.AppendAnswer(nil, c), &answer); err != nil {
 			t.Fatal(err)
 		}
 		dumped := answer.Choices[0].Message
@@ -417,7 +417,7 @@ func TestChatRoundTrip(t *testing.T) {
 		var chunk struct {
 			Choices []struct{ Delta map[string]any }
 		}
-		data, _, _ := strings.Cut(strings.TrimPrefix(string(AppendChatStream(nil, c)), "data: "), "\n\n")
+		data, _, _ := strings.Cut(strings.TrimPrefix(string(Chat.AppendStream(nil, c)), "data: "), "\n\n")
 		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
 			t.Fatal(err)
 		}
@@ -434,13 +434,13 @@ func FuzzParseChat(f *testing.F) {
 	f.Add([]byte(`{"messages":[}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		cache := canon.NewCache(0)
-		first, e := ParseChat(body, cache)
-		second, e2 := ParseChat(body, cache)
+		first, e := Chat.Parse(body, cache)
+		second, e2 := Chat.Parse(body, cache)
 		if (e == nil) != (e2 == nil) {
 			t.Fatalf("%q: %v, then %v", body, e, e2)
 		}
 		if e != nil {
-			if e.Status != 400 || e.Message == "" || !json.Valid(AppendChatError(nil, e)) {
+			if e.Status != 400 || e.Message == "" || !json.Valid(Chat.AppendError(nil, e)) {
 				t.Fatalf("%q: %+v", body, e)
 			}
 			return

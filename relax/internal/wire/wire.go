@@ -32,7 +32,7 @@ const (
 
 // A Completion is one finished turn, to be spelled in the client's dialect.
 type Completion struct {
-	// ID is the answer's id with the dialect's prefix, such as chatcmpl_….
+	// ID is the answer's id without the prefix that dialects give it, such as chatcmpl_.
 	ID string
 	// Created is the Unix time in seconds.
 	Created int64
@@ -41,12 +41,41 @@ type Completion struct {
 	Message *canon.Message
 	// FinishReason is one of the Finish constants; each dialect maps it.
 	FinishReason string
+	// StopSequence is the request's stop string that ended the turn, "" if none did.
+	StopSequence string
+	// Spelling is that of the request.
+	Spelling any
 	// PromptTokens, CompletionTokens and CachedTokens count the turn's tokens; cached ones are
 	// part of the prompt.
 	PromptTokens, CompletionTokens, CachedTokens int
 	// Logprobs is nil unless the request asked for them.
 	Logprobs []TokenLogprob
 }
+
+// A Dialect is one HTTP protocol. Dialects hold no state.
+type Dialect interface {
+	// Parse reads a request body. Messages and tools go through cache, which may be nil. Nothing
+	// of the result lies in body.
+	Parse(body []byte, cache *canon.Cache) (*canon.Request, *Error)
+	// AppendAnswer appends the JSON answer.
+	AppendAnswer(dst []byte, c *Completion) []byte
+	// AppendError appends the JSON body of an error.
+	AppendError(dst []byte, e *Error) []byte
+	// Connected is the first frame of a stream, Heartbeat keeps it open while a turn is generated.
+	Connected() string
+	Heartbeat() string
+	// AppendStream appends the frames that end a stream well, AppendStreamError those that end it
+	// with an error.
+	AppendStream(dst []byte, c *Completion) []byte
+	AppendStreamError(dst []byte, e *Error) []byte
+}
+
+// The dialects.
+var (
+	Chat      Dialect = chatDialect{}
+	Responses Dialect = responsesDialect{}
+	Messages  Dialect = messagesDialect{}
+)
 
 // validText returns s with U+FFFD for each run of bytes that is not UTF-8.
 func validText(s string) string {
@@ -90,10 +119,10 @@ func asError(err error, param string) *Error {
 
 // SSE frames all streams begin and wait with.
 const (
-	// Connected is the first frame of Chat and Responses streams.
-	Connected = ": connected\n\n"
-	// Heartbeat keeps Chat and Responses streams open while a turn is generated.
-	Heartbeat = ": heartbeat\n\n"
+	// connected is the first frame of Chat and Responses streams.
+	connected = ": connected\n\n"
+	// heartbeat keeps Chat and Responses streams open while a turn is generated.
+	heartbeat = ": heartbeat\n\n"
 	// doneFrame ends a Chat stream.
 	doneFrame = "data: [DONE]\n\n"
 )
