@@ -7,6 +7,7 @@
 package canon
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -54,6 +55,26 @@ type Message struct {
 	hash uint64
 }
 
+// HoistSystem joins all system messages by blank lines to one at the beginning, as the reference
+// does (reference session service 2.1). messages come back as they are if there is nothing to do.
+func HoistSystem(messages []*Message) []*Message {
+	later := func(m *Message) bool { return m.Role == System }
+	if len(messages) < 2 || !slices.ContainsFunc(messages[1:], later) {
+		return messages
+	}
+	var texts []string
+	rest := make([]*Message, 1, len(messages))
+	for _, m := range messages {
+		if m.Role == System {
+			texts = append(texts, m.Content)
+		} else {
+			rest = append(rest, m)
+		}
+	}
+	rest[0] = NewMessage(Message{Role: System, Content: strings.Join(texts, "\n\n")})
+	return rest
+}
+
 // A ToolSpec is one function tool offered to the model. Build it with [NewToolSpec], so that
 // its part of the state identity is computed once.
 type ToolSpec struct {
@@ -62,6 +83,10 @@ type ToolSpec struct {
 	// Parameters is the JSON schema with the client's key order, which templates print; null
 	// when the client gave none.
 	Parameters Value
+	// Function is the function object as the client wrote it, for templates to print: its key
+	// order and keys beyond the three above. It takes no part in identity. Null if the tool did
+	// not come from a client that writes such objects.
+	Function Value
 
 	hash uint64
 }
@@ -227,14 +252,22 @@ func (t *ToolSpec) AppendCanonical(dst []byte) []byte {
 	return append(dst, `},"type":"function"}`...)
 }
 
-// Value returns the tool as the object chat templates print: the reference's key order type,
-// function, and inside name, parameters, description (only if given).
+// Value returns the tool as the object chat templates print: type, then function as the client
+// wrote it, as Hugging Face prints it. A tool without such an object has the keys in OpenAI's
+// order: name, description (only if given), parameters.
 func (t *ToolSpec) Value() Value {
-	function := []Member{{"name", StringValue(t.Name)}, {"parameters", t.Parameters}}
-	if t.Description != nil {
-		function = append(function, Member{"description", StringValue(*t.Description)})
+	return ObjectOf(Member{"type", StringValue("function")}, Member{"function", t.function()})
+}
+
+func (t *ToolSpec) function() Value {
+	if t.Function.Kind() == Object {
+		return t.Function
 	}
-	return ObjectOf(Member{"type", StringValue("function")}, Member{"function", ObjectOf(function...)})
+	members := []Member{{"name", StringValue(t.Name)}}
+	if t.Description != nil {
+		members = append(members, Member{"description", StringValue(*t.Description)})
+	}
+	return ObjectOf(append(members, Member{"parameters", t.Parameters})...)
 }
 
 // Hash is the 64-bit xxhash of the tool's canonical bytes.

@@ -392,3 +392,33 @@ func FuzzSpans(f *testing.F) {
 		}
 	})
 }
+
+func TestHoistSystem(t *testing.T) {
+	say := func(role Role, text string) *Message { return NewMessage(Message{Role: role, Content: text}) }
+	s1, s2, u, a := say(System, "s1"), say(System, "s2"), say(User, "u"), say(Assistant, "a")
+	for _, c := range []struct {
+		name       string
+		given      []*Message
+		want       []*Message
+		sameMemory bool
+	}{
+		{"none", []*Message{u, a}, []*Message{u, a}, true},
+		{"leading", []*Message{s1, u, a}, []*Message{s1, u, a}, true},
+		{"later", []*Message{u, a, s2, u}, []*Message{s2, u, a, u}, false},
+		{"both", []*Message{s1, u, s2, a}, []*Message{say(System, "s1\n\ns2"), u, a}, false},
+		{"last", []*Message{u, s1}, []*Message{s1, u}, false},
+	} {
+		got := HoistSystem(c.given)
+		if len(got) != len(c.want) {
+			t.Fatalf("%s: %d messages, want %d", c.name, len(got), len(c.want))
+		}
+		for i := range got {
+			if !got[i].Equal(c.want[i]) || got[i].Hash() != c.want[i].Hash() {
+				t.Errorf("%s: message %d is %s %q, want %q", c.name, i, got[i].Role, got[i].Content, c.want[i].Content)
+			}
+		}
+		if same := &got[0] == &c.given[0]; same != c.sameMemory {
+			t.Errorf("%s: copied %v", c.name, !same)
+		}
+	}
+}

@@ -173,7 +173,7 @@ func TestChatSettings(t *testing.T) {
 		t.Fatalf("tools %+v", req.Tools)
 	}
 	if got := string(req.Tools[0].Value().AppendTemplate(nil)); got !=
-		`{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": 2}, "description": "d"}}` {
+		`{"type": "function", "function": {"parameters": {"b": 1, "a": 2}, "strict": true, "name": "f", "description": "d"}}` {
 		t.Errorf("tool prints as %s", got)
 	}
 	if !req.Tools[1].Parameters.IsNull() {

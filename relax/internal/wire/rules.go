@@ -373,5 +373,7 @@ func (r ruler) tool(function canon.Value, i int) (canon.ToolSpec, *Error) {
 	default:
 		return canon.ToolSpec{}, r.fail("tools[%d].function.description must be str or null, not %s", i, d.TypeName())
 	}
-	return canon.NewToolSpec(name.Str(), description, parameters), nil
+	tool := canon.NewToolSpec(name.Str(), description, parameters)
+	tool.Function = function
+	return tool, nil
 }
