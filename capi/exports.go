@@ -13,6 +13,17 @@ import (
 // The exports take what shim.c has checked: out pointers are not nil, and a string with a
 // length has a pointer.
 
+//export relaxgo_doctor
+func relaxgo_doctor(options *C.char, n C.size_t, out *C.relax_bytes, cerr *C.relax_error) C.relax_status {
+	return run("relax_doctor", cerr, func() error {
+		report, err := examine(borrow(options, n))
+		if err != nil {
+			return err
+		}
+		return copyOut(report, out)
+	})
+}
+
 //export relaxgo_open
 func relaxgo_open(config *C.char, n C.size_t, out *C.uintptr_t, cerr *C.relax_error) C.relax_status {
 	return run("relax_open", cerr, func() error {

@@ -45,6 +45,14 @@ static relax_status enter(relax_error *err, const char *call) {
 
 static uintptr_t id(const relax_engine *engine) { return (uintptr_t)engine; }
 
+relax_status relax_doctor(relax_str options_json, relax_bytes *report_json, relax_error *err) {
+  ENTER(err);
+  NEED(err, report_json);
+  *report_json = (relax_bytes){NULL, 0};
+  NEED_STR(err, options_json);
+  return relaxgo_doctor((char *)options_json.ptr, options_json.len, report_json, err);
+}
+
 relax_status relax_open(uint32_t abi, relax_str config_json, relax_engine **out,
                         relax_error *err) {
   ENTER(err);

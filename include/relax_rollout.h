@@ -24,7 +24,7 @@ extern "C" {
 #endif
 
 #define RELAX_ABI_VERSION 1u /* breaks    */
-#define RELAX_ABI_MINOR 0u   /* additions */
+#define RELAX_ABI_MINOR 1u   /* additions */
 
 typedef int32_t relax_status;
 enum {
@@ -133,6 +133,14 @@ typedef struct relax_event {
 uint32_t relax_abi_version(void);
 /* Static JSON: {"version","go","abi"}. */
 const char *relax_build_info(void);
+
+/* ---- a model's chat format ------------------------------------------------------------------ */
+
+/* Says how a model would be talked to, or with RELAX_ERR_INVALID why it cannot be. Opens no
+ * engine and starts nothing; works beside an open one. options_json is one object, its options
+ * are those of relax.DoctorOptions; *report_json is a relax.FormatReport, and {NULL, 0} on
+ * failure. (since ABI 1.1) */
+relax_status relax_doctor(relax_str options_json, relax_bytes *report_json, relax_error *err);
 
 /* ---- the engine --------------------------------------------------------------------------- */
 

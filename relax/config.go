@@ -33,6 +33,12 @@ type Config struct {
 	// ApplyChatTemplateKwargs is the base layer of every request's chat_template_kwargs.
 	ApplyChatTemplateKwargs json.RawMessage `json:"apply_chat_template_kwargs"`
 
+	// SystemMessages says what becomes of system messages behind the first place: "keep" (default)
+	// leaves them where they are, and renders them as user messages if the model's template
+	// cannot print them there; "hoist" joins all to one at the beginning, as the reference does,
+	// which makes a new history of every request that adds one.
+	SystemMessages string `json:"system_messages"`
+
 	// Backend is "sglang" or "simulator". Default: sglang if SGLangURL is set, else simulator.
 	Backend string `json:"backend"`
 	// SGLangURL is the base URL of an SGLang server or router.

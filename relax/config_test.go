@@ -60,6 +60,7 @@ func TestOpenNamesTheOption(t *testing.T) {
 		{"no checkpoint", func(c *Config) { c.SGLangURL = "http://127.0.0.1:1" }, "hf_checkpoint", "required"},
 		{"checkpoint", func(c *Config) { c.HFCheckpoint = "/does/not/exist" }, "hf_checkpoint", "/does/not/exist"},
 		{"no template", func(c *Config) { c.HFCheckpoint = noTemplate }, "hf_checkpoint", "chat template"},
+		{"system messages", func(c *Config) { c.SystemMessages = "drop" }, "system_messages", "keep or hoist"},
 		{"parser", func(c *Config) { c.ToolCallParser = "nope" }, "agentic_tool_call_parser", "qwen25"},
 		{"kwargs", func(c *Config) { c.ApplyChatTemplateKwargs = json.RawMessage("[]") }, "apply_chat_template_kwargs", "object"},
 		{"simulator", func(c *Config) { c.Simulator = json.RawMessage(`{"polcy": 1}`) }, "simulator", "polcy"},
@@ -142,7 +143,7 @@ func TestSuggestions(t *testing.T) {
 	for name, want := range map[string]string{
 		"agent_cmd": "agent_cwd", "n_sample_per_prompt": "n_samples_per_prompt", "sglang_uri": "sglang_url", "colour": "",
 	} {
-		if got := suggest(name, fields); (want == "") != strings.Contains(got, "relax.Config") || !strings.Contains(got, want) {
+		if got := suggest(name, "Config", fields); (want == "") != strings.Contains(got, "relax.Config") || !strings.Contains(got, want) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/agent"
 	"github.com/relax-rollout/relax-rollout/relax/internal/batch"
-	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
 	"github.com/relax-rollout/relax-rollout/relax/internal/forest"
 	"github.com/relax-rollout/relax-rollout/relax/internal/observe"
 	"github.com/relax-rollout/relax-rollout/relax/internal/wire"
@@ -69,7 +68,7 @@ func (s *session) choose(output agent.Output) (*forest.Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("record %q: %w", record.Name, err)
 	}
-	req.Kwargs = canon.MergeKwargs(s.core.cfg.kwargs, req.Kwargs)
+	s.core.settle(req)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	node, err := s.forest.Find(req)

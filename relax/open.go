@@ -99,18 +99,14 @@ func (c *core) openRunDir() error {
 }
 
 func (c *core) openFormat() error {
-	opts := chat.Options{ReasoningParser: c.cfg.ReasoningParser, ToolCallParser: c.cfg.ToolCallParser}
-	if err := checkParsers(opts); err != nil {
+	var err error
+	c.format, err = loadFormat(c.cfg.HFCheckpoint, chat.Options{
+		ReasoningParser: c.cfg.ReasoningParser, ToolCallParser: c.cfg.ToolCallParser})
+	if err != nil {
 		return err
 	}
-	var err error
-	if c.cfg.HFCheckpoint == "" {
-		c.format, err = chat.New(bytetok.New(), opts)
-	} else {
-		c.format, err = chat.Load(c.cfg.HFCheckpoint, opts)
-	}
-	if err != nil {
-		return &OptionError{Option: "hf_checkpoint", Problem: "the model's chat format cannot be used", Err: err}
+	for _, text := range c.format.Warnings() {
+		c.warn(text)
 	}
 	c.stopIDs = slices.Concat(c.format.StopIDs(), c.cfg.RolloutStopTokenIDs)
 	c.isStop = make(map[int32]bool, len(c.stopIDs))
@@ -118,6 +114,23 @@ func (c *core) openFormat() error {
 		c.isStop[id] = true
 	}
 	return nil
+}
+
+// loadFormat loads the chat format of a checkpoint directory, the built-in one for "". Errors
+// are [*OptionError].
+func loadFormat(checkpoint string, opts chat.Options) (format *chat.Format, err error) {
+	if err := checkParsers(opts); err != nil {
+		return nil, err
+	}
+	if checkpoint == "" {
+		format, err = chat.New(bytetok.New(), opts)
+	} else {
+		format, err = chat.Load(checkpoint, opts)
+	}
+	if err != nil {
+		return nil, &OptionError{Option: "hf_checkpoint", Problem: "the model's chat format cannot be used", Err: err}
+	}
+	return format, nil
 }
 
 // checkParsers names the option of a parser that does not exist.

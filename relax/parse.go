@@ -13,12 +13,18 @@ import (
 // An unknown option or a wrong type is an [*OptionError] naming it; null is the default.
 func ParseConfig(data []byte) (Config, error) {
 	var cfg Config
+	err := parseOptions(data, reflect.ValueOf(&cfg).Elem())
+	return cfg, err
+}
+
+// parseOptions fills a struct of options from a document.
+func parseOptions(data []byte, into reflect.Value) error {
 	var doc map[string]json.RawMessage
 	err := json.Unmarshal(data, &doc)
 	if err != nil || doc == nil {
-		return cfg, &OptionError{Option: "(configuration)", Problem: "expected one JSON object", Err: err}
+		return &OptionError{Option: "(configuration)", Problem: "expected one JSON object", Err: err}
 	}
-	fields := optionFields(reflect.ValueOf(&cfg).Elem())
+	fields := optionFields(into)
 	names := make([]string, 0, len(doc))
 	for name := range doc {
 		names = append(names, name)
@@ -27,13 +33,13 @@ func ParseConfig(data []byte) (Config, error) {
 	for _, name := range names {
 		field, ok := fields[name]
 		if !ok {
-			return cfg, &OptionError{Option: name, Problem: "unknown option" + suggest(name, fields)}
+			return &OptionError{Option: name, Problem: "unknown option" + suggest(name, into.Type().Name(), fields)}
 		}
 		if err := setOption(field, doc[name]); err != nil {
-			return cfg, &OptionError{Option: name, Problem: err.Error()}
+			return &OptionError{Option: name, Problem: err.Error()}
 		}
 	}
-	return cfg, nil
+	return nil
 }
 
 func optionFields(cfg reflect.Value) map[string]reflect.Value {
@@ -83,8 +89,8 @@ func decodeStrict(data []byte, into any) error {
 	return d.Decode(into)
 }
 
-// suggest names the known option closest to name, if one is close.
-func suggest(name string, fields map[string]reflect.Value) string {
+// suggest names the known option closest to name, if one is close, else where they are listed.
+func suggest(name, list string, fields map[string]reflect.Value) string {
 	best, bestDistance := "", 1+len(name)/3
 	for known := range fields {
 		if d := editDistance(name, known); d < bestDistance || (d == bestDistance && best != "" && known < best) {
@@ -92,7 +98,7 @@ func suggest(name string, fields map[string]reflect.Value) string {
 		}
 	}
 	if best == "" {
-		return "; see relax.Config for the list"
+		return "; see relax." + list + " for the list"
 	}
 	return fmt.Sprintf("; did you mean %s?", best)
 }

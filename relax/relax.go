@@ -3,8 +3,8 @@
 // finished Groups into training batches.
 //
 // An [Engine] is driven by pulling: submit tasks, start a rollout, poll events, release the
-// batch. Nothing calls back. The C ABI (capi/) and the Python package are thin covers of
-// this one.
+// batch. Nothing calls back. [Doctor] looks at a model's chat format without an engine. The
+// C ABI (capi/) and the Python package are thin covers of this one.
 //
 // What may enter: tasks, weight versions, replies to events. What it never does: train,
 // read a dataset, or call into the host program.

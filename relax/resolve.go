@@ -20,6 +20,12 @@ const (
 	backendSimulator = "simulator"
 )
 
+// What becomes of system messages (system_messages).
+const (
+	systemKeep  = "keep"
+	systemHoist = "hoist"
+)
+
 // resolved is a Config after checks and defaults.
 type resolved struct {
 	Config
@@ -40,6 +46,9 @@ func resolve(cfg Config) (resolved, error) {
 	}
 	if err := checkBackend(&r.Config); err != nil {
 		return r, err
+	}
+	if m := r.SystemMessages; m != systemKeep && m != systemHoist {
+		return r, &OptionError{Option: "system_messages", Problem: fmt.Sprintf("expected %s or %s, found %q", systemKeep, systemHoist, m)}
 	}
 	kwargs, err := templateKwargs(r.ApplyChatTemplateKwargs)
 	if err != nil {
@@ -66,6 +75,7 @@ func resolve(cfg Config) (resolved, error) {
 }
 
 func setDefaults(c *Config) {
+	setDefault(&c.SystemMessages, systemKeep)
 	setDefault(&c.AgentTimeout, 1800)
 	setDefault(&c.AgentFirstRequestTimeout, 600)
 	setDefault(&c.AgentKillGrace, 5)

@@ -37,7 +37,7 @@ func (s *session) Complete(ctx context.Context, req *canon.Request) (out *wire.C
 	defer stop(nil)
 	defer context.AfterFunc(s.ctx, func() { stop(context.Cause(s.ctx)) })()
 
-	req.Kwargs = canon.MergeKwargs(s.core.cfg.kwargs, req.Kwargs)
+	s.core.settle(req)
 	node, seen, err := s.observe(req)
 	if err != nil {
 		return nil, wire.Invalid("messages", "%v", err)
@@ -59,6 +59,14 @@ func (s *session) Complete(ctx context.Context, req *canon.Request) (out *wire.C
 		return nil, fault
 	}
 	return t.commit()
+}
+
+// settle applies the options that take part in a conversation's identity.
+func (c *core) settle(req *canon.Request) {
+	req.Kwargs = canon.MergeKwargs(c.cfg.kwargs, req.Kwargs)
+	if c.cfg.SystemMessages == systemHoist {
+		req.Messages = canon.HoistSystem(req.Messages)
+	}
 }
 
 // observe finds or makes the observation node a request generates from. Tokenisation runs

@@ -433,3 +433,51 @@ func TestRequestsOfAnEndedSessionAreRefused(t *testing.T) {
 		t.Errorf("fault = %v, want session_discarded", fault)
 	}
 }
+
+func TestSystemMessagesOption(t *testing.T) {
+	body := map[string]any{"messages": []map[string]string{
+		{"role": "system", "content": "one"}, {"role": "user", "content": "u"},
+		{"role": "system", "content": "two"}, {"role": "user", "content": "v"},
+	}}
+	for option, want := range map[string]string{
+		"keep":  "<|im_start|>system\none<|im_end|>\n<|im_start|>user\nu<|im_end|>\n<|im_start|>system\ntwo<|im_end|>\n<|im_start|>user\nv",
+		"hoist": "<|im_start|>system\none\n\ntwo<|im_end|>\n<|im_start|>user\nu<|im_end|>\n<|im_start|>user\nv",
+	} {
+		t.Run(option, func(t *testing.T) {
+			e, s := openIdle(t, func(c *Config) { c.SystemMessages = option })
+			if a := post(t, e, s, body); a.status != 200 {
+				t.Fatalf("status %d: %+v", a.status, a.Error)
+			}
+			s.mu.Lock()
+			node, err := s.forest.Implicit()
+			s.mu.Unlock()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var ids []int32
+			for _, piece := range s.forest.Row(node).Pieces {
+				ids = append(ids, piece.Tokens...)
+			}
+			text, err := e.core.format.Tokenizer().Decode(ids)
+			if err != nil || !strings.HasPrefix(text, want) {
+				t.Errorf("the row begins %q, want %q (%v)", text, want, err)
+			}
+		})
+	}
+}
+
+func TestOpenWarnsOfAParserThatReadsNothing(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.ToolCallParser = "mistral"
+	e := openEngine(t, cfg)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
+	defer cancel()
+	ev, err := e.Poll(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ev.Kind != EventLog || !strings.Contains(string(ev.Data), "does not read the calls") ||
+		!strings.Contains(string(ev.Data), "qwen") {
+		t.Errorf("the first event is %d %s, want a warning that names a parser which fits", ev.Kind, ev.Data)
+	}
+}

@@ -23,7 +23,7 @@ static void versions(void) {
   const char *info = CALL(relax_build_info)();
   CHECK_HAS(info, "\"version\":\"");
   CHECK_HAS(info, "\"go\":\"go1.");
-  CHECK_HAS(info, "\"abi\":\"1.0\"");
+  CHECK_HAS(info, "\"abi\":\"1.1\"");
   CHECK_EQ(CALL(relax_live_batches)(), 0);
 }
 
@@ -45,6 +45,20 @@ static void bad_arguments(void) {
   CHECK_EQ(CALL(relax_poll)(e, 0, NULL, &err), RELAX_ERR_INVALID);
   CHECK_EQ(CALL(relax_event_fd)(e, NULL, &err), RELAX_ERR_INVALID);
   CHECK_EQ(CALL(relax_stats)(e, NULL, &err), RELAX_ERR_INVALID);
+}
+
+/* What needs a checkpoint is tested from Python. */
+static void doctor(void) {
+  relax_bytes report = {(uint8_t *)"", 1};
+  CHECK_EQ(CALL(relax_doctor)(STR("{\"hf_checkpoint\":\"/none\"}"), NULL, &err), RELAX_ERR_INVALID);
+  CHECK_HAS(err.message, "relax_doctor: report_json is NULL");
+  CHECK_EQ(CALL(relax_doctor)((relax_str){NULL, 5}, &report, &err), RELAX_ERR_INVALID);
+  CHECK_HAS(err.message, "options_json.ptr is NULL");
+  CHECK_EQ(CALL(relax_doctor)(STR("{\"checkpoint\":\"/none\"}"), &report, &err), RELAX_ERR_INVALID);
+  CHECK_HAS(err.message, "option checkpoint: unknown option");
+  CHECK_EQ(CALL(relax_doctor)(STR("{\"hf_checkpoint\":\"/none\"}"), &report, &err), RELAX_ERR_INVALID);
+  CHECK_HAS(err.message, "option hf_checkpoint: ");
+  CHECK(report.ptr == NULL && report.len == 0);
 }
 
 /* Makes every call that enters the engine and expects the same status from all of them. */
@@ -75,6 +89,8 @@ static void forked_child(void) {
   relax_engine *out;
   CHECK_EQ(CALL(relax_open)(RELAX_ABI_VERSION, STR("{}"), &out, &err), RELAX_ERR_FORKED);
   CHECK_HAS(err.message, "relax_open: called in a forked child");
+  relax_bytes report;
+  CHECK_EQ(CALL(relax_doctor)(STR("{}"), &report, &err), RELAX_ERR_FORKED);
   CHECK_HAS(err.message, "\"forkserver\"; subprocess is fine");
   every_call((relax_engine *)1, RELAX_ERR_FORKED);
   CHECK_EQ(CALL(relax_abi_version)() >> 16, RELAX_ABI_VERSION);
@@ -123,6 +139,7 @@ int main(int argc, char **argv) {
   }
   versions();
   bad_arguments();
+  doctor();
   unknown_handles();
   in_forked_child(forked_child);
   fault_handlers();

@@ -32,8 +32,10 @@ True
 >>> batch.report.session_balance
 Balance(started=2, delivered=2, dropped=0, carried=0)
 
+:func:`doctor` looks at a model's chat format without an Engine.
+
 Importing the package loads no library and starts no thread; both happen when the first
-Engine is made.
+Engine is made, or :func:`doctor` called.
 """
 
 from __future__ import annotations
@@ -45,6 +47,15 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .batch import Batch, Column, Row, Segment
+    from .chat_format import (
+        FormatCheck,
+        FormatPrompt,
+        FormatReport,
+        FormatSpan,
+        FormatToken,
+        TemplateReport,
+        doctor,
+    )
     from .config import Config
     from .engine import Engine, Event, EventKind
     from .errors import (
@@ -79,6 +90,11 @@ __all__ = [
     "Event",
     "EventKind",
     "ForkedError",
+    "FormatCheck",
+    "FormatPrompt",
+    "FormatReport",
+    "FormatSpan",
+    "FormatToken",
     "InvalidError",
     "LibraryError",
     "OutOfMemoryError",
@@ -89,11 +105,22 @@ __all__ = [
     "StateError",
     "StepFailedError",
     "StepReport",
+    "TemplateReport",
     "__version__",
+    "doctor",
 ]
 
 _HOMES = {
     "batch": ("Batch", "Column", "Row", "Segment"),
+    "chat_format": (
+        "FormatCheck",
+        "FormatReport",
+        "FormatPrompt",
+        "FormatSpan",
+        "FormatToken",
+        "TemplateReport",
+        "doctor",
+    ),
     "config": ("Config",),
     "engine": ("Engine", "Event", "EventKind"),
     "report": ("Balance", "Drop", "StepReport"),

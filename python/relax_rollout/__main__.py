@@ -1,9 +1,13 @@
-"""``python -m relax_rollout``: what is installed, and what can be configured."""
+"""``python -m relax_rollout``: what is installed, what to configure, how a model is talked to."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
+from pathlib import Path
+from typing import Any
 
 from . import __version__
 
@@ -32,6 +36,74 @@ def _options() -> int:
     return 0
 
 
+def _doctor(args: argparse.Namespace) -> int:
+    from .chat_format import doctor
+    from .errors import RelaxError
+    from .format_text import View, describe
+
+    try:
+        report = doctor(
+            args.hf_checkpoint,
+            tool_call_parser=args.tool_call_parser,
+            reasoning_parser=args.reasoning_parser,
+            **args.messages,
+        )
+    except RelaxError as err:
+        print(err, file=sys.stderr)
+        return 1
+    if args.json:
+        text = json.dumps(report.raw, indent=2) + "\n"
+    else:
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        view = View(args.hf_checkpoint, args.tool_call_parser, args.reasoning_parser, colour)
+        text = describe(report, view)
+    encoding = sys.stdout.encoding or "utf-8"  # may be one that cannot spell what models say
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    return 0
+
+
+def _conversation(file: str) -> dict[str, Any]:
+    """Reads the file of --messages: a list of messages, or a body with messages and tools."""
+    try:
+        data = json.loads(Path(file).read_bytes())
+    except (OSError, ValueError, RecursionError) as err:
+        raise argparse.ArgumentTypeError(f"cannot be read as JSON: {err}") from err
+    if isinstance(data, list):
+        return {"messages": data}
+    names = ("messages", "tools", "chat_template_kwargs")
+    if isinstance(data, dict) and "messages" in data:
+        return {name: data[name] for name in names if name in data}
+    raise argparse.ArgumentTypeError(
+        f'{file}: expected a list of messages, or an object with them as "messages"'
+    )
+
+
+def _add_doctor(commands: Any) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="say how a model is talked to, or why it cannot be",
+        description="Shows a model's chat format as an engine would use it. Exit status: 0 if it "
+        "can be used, 1 if not (stderr says why), 2 for a wrong command line.",
+    )
+    parser.add_argument("--hf-checkpoint", required=True, metavar="DIR", help="the model's files")
+    for kind, what in (("tool-call", "calls"), ("reasoning", "reasoning")):
+        parser.add_argument(
+            f"--{kind}-parser",
+            default="",
+            metavar="NAME",
+            help=f"check that this one reads back the template's own {what}",
+        )
+    parser.add_argument(
+        "--messages",
+        type=_conversation,
+        default={},
+        metavar="FILE",
+        help="also show the first prompt of these: a JSON list of messages, or the body of a Chat "
+        "Completions request",
+    )
+    parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m relax_rollout", description=__doc__)
@@ -39,11 +111,14 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("info", help="load the library and say where and what it is")
     commands.add_parser("options", help="list the options of Config")
+    _add_doctor(commands)
     args = parser.parse_args(argv)
     if args.command == "info":
         return _info()
     if args.command == "options":
         return _options()
+    if args.command == "doctor":
+        return _doctor(args)
     parser.print_help()
     return 2
 

@@ -37,7 +37,7 @@ from .errors import (
 )
 
 ABI_VERSION = 1
-ABI_MINOR = 0
+ABI_MINOR = 1
 
 OK = 0
 TIMEOUT = 1
@@ -151,6 +151,7 @@ _STATUS = ctypes.c_int32
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "relax_abi_version": (ctypes.c_uint32, []),
     "relax_build_info": (ctypes.c_char_p, []),
+    "relax_doctor": (_STATUS, [CStr, ctypes.POINTER(CBytes), _ERR]),
     "relax_open": (_STATUS, [ctypes.c_uint32, CStr, ctypes.POINTER(_ENGINE), _ERR]),
     "relax_submit": (_STATUS, [_ENGINE, CStr, _ERR]),
     "relax_start_rollout": (_STATUS, [_ENGINE, ctypes.c_int64, _ERR]),
@@ -286,6 +287,12 @@ class Library:
         """What the library says about itself: version, go, abi."""
         return dict(self._info)
 
+    def doctor(self, options_json: str) -> bytes:
+        """Looks at a checkpoint's chat format and returns a JSON report."""
+        out = CBytes()
+        self._call("doctor", "relax_doctor", _bytes(options_json), ctypes.byref(out))
+        return self._take(out)
+
     def open(self, config_json: str) -> int:
         """Opens an engine and returns its handle."""
         handle = _ENGINE()
@@ -391,7 +398,7 @@ def _error(call: str, status: int, text: str) -> RelaxError:
     if status == ERR_FORKED:
         return ForkedError(f"{call}: {FORK_CURE}")
     message = f"{call}: {text or f'status {status}'}"
-    if status == ERR_INVALID and call == "Engine":
+    if status == ERR_INVALID and call in ("Engine", "doctor"):
         named = _OPTION.search(text)
         return ConfigError(message, named.group(1) if named else None)
     return _ERRORS.get(status, RelaxError)(message)

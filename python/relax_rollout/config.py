@@ -73,6 +73,10 @@ class Config:
     apply_chat_template_kwargs: Mapping[str, Any] | None = _option(
         "Base layer of every request's chat_template_kwargs. Default: empty."
     )
+    system_messages: str | None = _option(
+        'System messages behind the first place: "keep" them where they are (default), or "hoist" '
+        "all to one at the beginning as the reference does."
+    )
     backend: str | None = _option(
         '"sglang" or "simulator". Default: sglang if sglang_url is set, else simulator.'
     )

@@ -9,68 +9,85 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
 	"github.com/relax-rollout/relax-rollout/relax/internal/tokenizer"
 	"github.com/relax-rollout/relax-rollout/relax/internal/tokenizer/bytetok"
 	"github.com/relax-rollout/relax-rollout/relax/internal/tokenizer/hf"
 )
 
-// Templates that stand for known ones in these tests; what is known is a table of fingerprints.
-const (
-	testQwen3   = "{%- for m in messages %}qwen3 test{{ m.role }}<|im_start|><|im_end|>{% endfor %}"
-	testQwen25  = "{%- for m in messages %}qwen2.5 test{{ m.role }}<|im_start|><|im_end|>{% endfor %}"
-	testChatML  = "{% for m in messages %}<|im_start|>{{ m.role }}<|im_end|><tools><function={% endfor %}"
-	testForeign = "[INST]{{ messages[0].content }}[/INST]"
-)
+// simple is a template that names itself and prints its special tokens.
+func simple(name string) string {
+	return name + "{{ bos_token }}{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}" +
+		"{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments|tojson }}{% endfor %}<|im_end|>\n{% endfor %}" +
+		"{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+}
 
-func init() {
-	knownStyles[fingerprint(testQwen3)] = qwen3Style{}
-	knownStyles[fingerprint(testQwen25)] = qwen25Style{}
+// write puts files into a new directory.
+func write(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
 
 // loadFiles loads a directory made of files, with a byte tokenizer for tokenizer.json.
 func loadFiles(t *testing.T, files map[string]string) (*Format, string, error) {
 	t.Helper()
-	dir := t.TempDir()
-	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	f, err := load(dir, Options{}, func(string) (tokenizer.Tokenizer, error) { return bytetok.New(), nil })
+	dir := write(t, files)
+	f, err := load(dir, Options{}, func(_ string, o hf.Options) (tokenizer.Tokenizer, error) {
+		tok := bytetok.NewWith([]tokenizer.AddedToken{{Content: "<|endoftext|>", Special: true}, {Content: "<|im_start|>", Special: true},
+			{Content: "<|im_end|>", Special: true}, {Content: "<s>", Special: true}})
+		return tok, nil
+	})
 	return f, dir, err
 }
 
-// config is a tokenizer_config.json.
-func config(t *testing.T, fields map[string]any) string {
+// fields is a JSON object.
+func fields(t *testing.T, m map[string]any) string {
 	t.Helper()
-	raw, err := json.Marshal(fields)
+	raw, err := json.Marshal(m)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(raw)
 }
 
-func named(pairs ...string) []map[string]string {
-	var list []map[string]string
+func list(pairs ...string) []map[string]string {
+	var out []map[string]string
 	for i := 0; i < len(pairs); i += 2 {
-		list = append(list, map[string]string{"name": pairs[i], "template": pairs[i+1]})
+		out = append(out, map[string]string{"name": pairs[i], "template": pairs[i+1]})
 	}
-	return list
+	return out
 }
 
-func TestLoadFindsTheTemplate(t *testing.T) {
+func TestLoadFindsTheTemplates(t *testing.T) {
 	for name, c := range map[string]struct {
-		files map[string]string
-		want  style
+		files        map[string]string
+		plain, tools string // what the prompt begins with
 	}{
-		"jinja file": {map[string]string{jinjaFile: testQwen3}, qwen3Style{}},
-		"text":       {map[string]string{configFile: config(t, map[string]any{"chat_template": testQwen25})}, qwen25Style{}},
-		"jinja file wins": {map[string]string{jinjaFile: testQwen3,
-			configFile: config(t, map[string]any{"chat_template": testQwen25})}, qwen3Style{}},
-		"list": {map[string]string{configFile: config(t, map[string]any{"chat_template": named("rag", "x", "default", testQwen3)})}, qwen3Style{}},
-		"list with tool_use": {map[string]string{configFile: config(t, map[string]any{
-			"chat_template": named("default", testQwen3, "tool_use", testQwen3)})}, qwen3Style{}},
-		"legacy file": {map[string]string{configFile: "{}", legacyJSONFile: config(t, map[string]any{"chat_template": testQwen25})}, qwen25Style{}},
+		"jinja file": {map[string]string{jinjaFile: simple("A")}, "A", "A"},
+		"text":       {map[string]string{configFile: fields(t, map[string]any{"chat_template": simple("B")})}, "B", "B"},
+		"jinja file wins": {map[string]string{jinjaFile: simple("A"), configFile: fields(t, map[string]any{"chat_template": simple("B")})},
+			"A", "A"},
+		"list": {map[string]string{configFile: fields(t, map[string]any{"chat_template": list("rag", "x", "default", simple("C"))})}, "C", "C"},
+		"list with tool use": {map[string]string{configFile: fields(t, map[string]any{
+			"chat_template": list("default", simple("C"), "tool_use", simple("D"))})}, "C", "D"},
+		"more files": {map[string]string{jinjaFile: simple("A"), jinjaDir + "/tool_use.jinja": simple("E"), jinjaDir + "/rag.jinja": "{{"}, "A", "E"},
+		"more files beside a list": {map[string]string{jinjaFile: simple("A"), jinjaDir + "/tool_use.jinja": simple("E"),
+			configFile: fields(t, map[string]any{"chat_template": list("default", "x")})}, "A", "E"},
+		"chat_template.json": {map[string]string{configFile: "{}", legacyJSONFile: fields(t, map[string]any{"chat_template": simple("F")})}, "F", "F"},
+		"config before chat_template.json": {map[string]string{configFile: fields(t, map[string]any{"chat_template": simple("B")}),
+			legacyJSONFile: fields(t, map[string]any{"chat_template": simple("F")})}, "B", "B"},
+		"tool use alone prints tools": {map[string]string{jinjaFile: simple("A"),
+			jinjaDir + "/tool_use.jinja": "{% for t in tools %}{% if loop.first %}" + simple("G") + "{% endif %}{% endfor %}"}, "A", "G"},
 	} {
 		c.files[tokenizerFile] = "{}"
 		f, _, err := loadFiles(t, c.files)
@@ -78,40 +95,130 @@ func TestLoadFindsTheTemplate(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if f.style != c.want {
-			t.Errorf("%s: style %T, want %T", name, f.style, c.want)
+		req := request(user("u"))
+		for want, tools := range map[string][]canon.ToolSpec{c.plain: nil, c.tools: {probeTool}} {
+			req.Tools = tools
+			if text, _, err := f.First(req); err != nil || !strings.HasPrefix(text, want) {
+				t.Errorf("%s: %q, %v; want %s first", name, text, err, want)
+			}
+		}
+	}
+}
+
+// TestToolUseIsTakenForRequestsWithTools: both templates have findings of their own.
+func TestToolUseIsTakenForRequestsWithTools(t *testing.T) {
+	f, dir, err := loadFiles(t, map[string]string{tokenizerFile: "{}", jinjaFile: simple("A"), jinjaDir + "/tool_use.jinja": simple("B")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := f.Report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Templates) != 2 || r.Templates[0].Name != "default" || r.Templates[1].Name != "tool_use" ||
+		r.Templates[0].Source != filepath.Join(dir, jinjaFile) || r.Templates[1].Source != filepath.Join(dir, jinjaDir, "tool_use.jinja") {
+		t.Errorf("%+v", r.Templates)
+	}
+}
+
+func TestLoadReadsSpecialTokens(t *testing.T) {
+	const template = "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ image_token }}|{{ additional_special_tokens|join('+') }}|{{ sep_token is defined }}"
+	for name, c := range map[string]struct {
+		config, specials string
+		want             string
+	}{
+		"texts and objects": {`{"bos_token": "<s>", "eos_token": {"content": "<|endoftext|>", "lstrip": false}, "pad_token": null}`, "",
+			"<s>|<|endoftext|>||||False"},
+		"special_tokens_map.json where the config has none": {`{"bos_token": null, "eos_token": "<|im_end|>"}`,
+			`{"bos_token": {"content": "<s>"}, "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}`, "<s>|<|im_end|>|<|endoftext|>|||False"},
+		"a model's own": {`{"extra_special_tokens": {"image_token": "x"}, "image_token": "<img>", "additional_special_tokens": ["a", {"content": "b"}]}`, "",
+			"|||<img>|a+b|False"},
+		"a list of extra tokens names none": {`{"extra_special_tokens": ["<s>"], "image_token": "<img>"}`, "", "|||||False"},
+	} {
+		files := map[string]string{tokenizerFile: "{}", jinjaFile: simple(template), configFile: c.config}
+		if c.specials != "" {
+			files[specialsFile] = c.specials
+		}
+		f, _, err := loadFiles(t, files)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		text, _, err := f.First(request(user("u")))
+		if got, _, _ := strings.Cut(text, "<|im_start|>"); err != nil || strings.TrimSuffix(got, "<s>") != c.want {
+			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
+		}
+	}
+}
+
+// TestLoadHandsOverAddedTokens: added_tokens_decoder of tokenizer_config.json goes to the
+// tokenizer, and so does what may not come out of text.
+func TestLoadHandsOverAddedTokens(t *testing.T) {
+	dir := write(t, map[string]string{tokenizerFile: "{}", jinjaFile: simple("") + "{# <｜User｜> #}", configFile: `{"added_tokens_decoder": {
+		"300": {"content": "b", "special": true, "single_word": true, "normalized": true},
+		"7": {"content": "a", "special": false, "lstrip": true, "rstrip": true}}}`})
+	var got hf.Options
+	f, err := load(dir, Options{}, func(file string, o hf.Options) (tokenizer.Tokenizer, error) {
+		got = o
+		if file != filepath.Join(dir, tokenizerFile) {
+			t.Errorf("tokenizer file %s", file)
+		}
+		return bytetok.New(), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	want := []tokenizer.AddedToken{{ID: 7, Content: "a", LStrip: true, RStrip: true}, {ID: 300, Content: "b", Special: true, SingleWord: true, Normalized: true}}
+	if !slices.Equal(got.Added, want) {
+		t.Errorf("added %+v", got.Added)
+	}
+	for content, control := range map[string]bool{"<｜User｜>": true, "<｜Other｜>": false, "<think>": false, "<|im_end|>": true} {
+		if got.Control(tokenizer.AddedToken{Content: content}) != control {
+			t.Errorf("%s is a control token: %v", content, !control)
 		}
 	}
 }
 
 func TestLoadRefuses(t *testing.T) {
+	good := func(more ...string) map[string]string {
+		files := map[string]string{tokenizerFile: "{}", jinjaFile: simple("")}
+		for i := 0; i < len(more); i += 2 {
+			files[more[i]] = more[i+1]
+		}
+		return files
+	}
 	for name, c := range map[string]struct {
 		files map[string]string
 		want  []string
 	}{
-		"no tokenizer": {map[string]string{jinjaFile: testQwen3}, []string{"hf_checkpoint", tokenizerFile, "no such file", "expected a checkpoint directory"}},
+		"no tokenizer": {map[string]string{jinjaFile: simple("")}, []string{tokenizerFile, "no such file", "expected a checkpoint directory"}},
 		"no template": {map[string]string{tokenizerFile: "{}", configFile: `{"chat_template": null}`},
 			[]string{"has no chat template: expected chat_template.jinja or chat_template in tokenizer_config.json"}},
 		"nothing but a tokenizer": {map[string]string{tokenizerFile: "{}"}, []string{"has no chat template"}},
-		"no ChatML": {map[string]string{tokenizerFile: "{}", jinjaFile: testForeign},
-			[]string{jinjaFile, "not supported", "found a template without <|im_start|> and <|im_end|>", "supported are Qwen3"}},
-		"other ChatML": {map[string]string{tokenizerFile: "{}", configFile: config(t, map[string]any{"chat_template": testChatML})},
-			[]string{configFile, "found a ChatML template that is neither of these, with tool calls as <function=NAME> blocks"}},
-		"templates differ": {map[string]string{tokenizerFile: "{}", configFile: config(t, map[string]any{
-			"chat_template": named("default", testQwen3, "tool_use", testQwen25)})}, []string{"different families"}},
-		"tool_use foreign": {map[string]string{tokenizerFile: "{}", configFile: config(t, map[string]any{
-			"chat_template": named("default", testQwen3, "tool_use", testForeign)})}, []string{"(tool_use)", "not supported"}},
-		"no default": {map[string]string{tokenizerFile: "{}", configFile: config(t, map[string]any{
-			"chat_template": named("b", testQwen3, "a", testQwen3)})}, []string{`no template named "default": found a, b`}},
-		"template is a number": {map[string]string{tokenizerFile: "{}", configFile: `{"chat_template": 3}`},
-			[]string{configFile, "chat_template: expected a text or a list"}},
-		"broken config": {map[string]string{tokenizerFile: "{}", configFile: `{`}, []string{configFile, "unexpected end"}},
-		"unknown eos": {map[string]string{tokenizerFile: "{}", jinjaFile: testQwen3, configFile: `{"eos_token": "<eos>"}`},
-			[]string{configFile, `eos_token "<eos>" is not a token`}},
-		"broken generation config": {map[string]string{tokenizerFile: "{}", jinjaFile: testQwen3, generationFile: `{"eos_token_id": "x"}`},
-			[]string{generationFile, "eos_token_id"}},
-		"negative eos": {map[string]string{tokenizerFile: "{}", jinjaFile: testQwen3, generationFile: `{"eos_token_id": [1, -1]}`},
-			[]string{generationFile, "-1 is no token id"}},
+		"no default": {map[string]string{tokenizerFile: "{}", configFile: fields(t, map[string]any{"chat_template": list("b", "x", "a", "x")})},
+			[]string{configFile, `no chat template is named "default": found a, b`}},
+		"template is a number":      {map[string]string{tokenizerFile: "{}", configFile: `{"chat_template": 3}`}, []string{configFile, "chat_template: expected a text or a list of {name, template}"}},
+		"legacy is a number":        {map[string]string{tokenizerFile: "{}", legacyJSONFile: `{"chat_template": 3}`}, []string{legacyJSONFile, "chat_template: expected a text or a list"}},
+		"broken config":             {good(configFile, `{`), []string{configFile, "unexpected end"}},
+		"broken specials":           {good(specialsFile, `[`), []string{specialsFile, "unexpected end"}},
+		"bad token":                 {good(configFile, `{"bos_token": 3}`), []string{configFile, `bos_token: expected a text or {"content": text}`}},
+		"bad token in the map":      {good(specialsFile, `{"pad_token": 3}`), []string{specialsFile, `pad_token: expected a text`}},
+		"bad additional tokens":     {good(configFile, `{"additional_special_tokens": "x"}`), []string{configFile, "additional_special_tokens: expected a list of tokens"}},
+		"bad additional token":      {good(configFile, `{"additional_special_tokens": ["x", 3]}`), []string{configFile, "additional_special_tokens: token 1"}},
+		"bad added tokens":          {good(configFile, `{"added_tokens_decoder": []}`), []string{configFile, "added_tokens_decoder: expected an object of token ids"}},
+		"bad added id":              {good(configFile, `{"added_tokens_decoder": {"x": {}}}`), []string{configFile, `added_tokens_decoder: "x" is no token id`}},
+		"unknown eos":               {good(configFile, `{"eos_token": "<eos>"}`), []string{configFile, `eos_token "<eos>" is not a token of tokenizer.json`}},
+		"broken generation":         {good(generationFile, `{`), []string{generationFile, "unexpected end"}},
+		"bad generation eos":        {good(generationFile, `{"eos_token_id": "x"}`), []string{generationFile, "eos_token_id: expected a token id or a list of them"}},
+		"negative eos":              {good(generationFile, `{"eos_token_id": [1, -1]}`), []string{generationFile, "eos_token_id: -1 is no token id"}},
+		"template does not compile": {good(jinjaFile, "{% if %}"), []string{"chat template", jinjaFile, "line 1"}},
+		"tool use does not compile": {good(jinjaDir+"/tool_use.jinja", "\n\n{{ x"), []string{"chat template", "tool_use.jinja", "line 3"}},
+		"template prints no user": {good(jinjaFile, "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}{% endif %}{% endfor %}"),
+			[]string{jinjaFile, "cannot print a user message", "its text is left out"}},
+		"template raises": {good(jinjaFile, "{{ raise_exception('never') }}"), []string{jinjaFile, "cannot print a user message", "never"}},
+		"nothing ends a turn": {good(jinjaFile, "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"),
+			[]string{"no token ends a turn", "eos_token", "eos_token_id"}},
 	} {
 		_, dir, err := loadFiles(t, c.files)
 		if err == nil {
@@ -123,6 +230,9 @@ func TestLoadRefuses(t *testing.T) {
 				t.Errorf("%s: error %q does not say %q", name, err, part)
 			}
 		}
+		if last := c.want[len(c.want)-1]; strings.Count(err.Error(), "hf_checkpoint") != 1 || strings.Count(err.Error(), last) > 2 {
+			t.Errorf("%s: error %q says it twice", name, err)
+		}
 	}
 }
 
@@ -132,23 +242,40 @@ func TestLoadRefusesPaths(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for dir, want := range map[string]string{"": "hf_checkpoint is empty", missing: missing, file: "is not a directory"} {
+	for dir, want := range map[string]string{"": "the option is empty", missing: missing, file: "is not a directory"} {
 		_, err := Load(dir, Options{})
-		if err == nil || !strings.Contains(err.Error(), "hf_checkpoint") || !strings.Contains(err.Error(), want) {
+		if err == nil || !strings.HasPrefix(err.Error(), "hf_checkpoint: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("Load(%q): %v", dir, err)
 		}
 	}
 }
 
+// TestLoadClosesTheTokenizer when what comes after it fails.
+func TestLoadClosesTheTokenizer(t *testing.T) {
+	tok := bytetok.New()
+	dir := write(t, map[string]string{tokenizerFile: "{}", jinjaFile: "{{ raise_exception('never') }}"})
+	if _, err := load(dir, Options{}, func(string, hf.Options) (tokenizer.Tokenizer, error) { return tok, nil }); err == nil {
+		t.Fatal("no error")
+	}
+	if _, err := tok.Encode("x"); !errors.Is(err, bytetok.ErrClosed) {
+		t.Errorf("the tokenizer is open: %v", err)
+	}
+	boom := errors.New("boom")
+	_, err := load(dir, Options{}, func(string, hf.Options) (tokenizer.Tokenizer, error) { return nil, boom })
+	if !errors.Is(err, boom) || !strings.HasPrefix(err.Error(), "hf_checkpoint: ") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestLoadReadsStops(t *testing.T) {
-	for eos, want := range map[string][]int32{`5`: {258, 5, 256}, `[258, 5]`: {258, 5, 256}, `null`: {258, 256}} {
-		f, _, err := loadFiles(t, map[string]string{tokenizerFile: "{}", jinjaFile: testQwen3,
+	for eos, want := range map[string][]int32{`5`: {258, 5, 256}, `[258, 5]`: {258, 5, 256}, `[]`: {258, 256}, `null`: {258, 256}} {
+		f, _, err := loadFiles(t, map[string]string{tokenizerFile: "{}", jinjaFile: simple(""),
 			configFile:     `{"eos_token": {"content": "<|endoftext|>"}}`,
 			generationFile: `{"eos_token_id": ` + eos + `}`})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(f.StopIDs(), want) {
+		if !slices.Equal(f.StopIDs(), want) || f.Terminator() != want[0] {
 			t.Errorf("eos_token_id %s: stops %v, want %v", eos, f.StopIDs(), want)
 		}
 	}
@@ -163,168 +290,4 @@ func TestUnknownParsersAreNamed(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), `agentic_tool_call_parser: unknown tool-call parser "y"`) {
 		t.Error(err)
 	}
-}
-
-// A bent tokenizer breaks one promise.
-type bent struct {
-	tokenizer.Tokenizer
-	encode func(tok tokenizer.Tokenizer, text string) ([]int32, error)
-	hide   string
-}
-
-func (b bent) Encode(text string) ([]int32, error) {
-	if b.encode == nil {
-		return b.Tokenizer.Encode(text)
-	}
-	return b.encode(b.Tokenizer, text)
-}
-
-func (b bent) TokenID(token string) (int32, bool) {
-	if token == b.hide {
-		return 0, false
-	}
-	return b.Tokenizer.TokenID(token)
-}
-
-func TestSelfCheckRefusesTokenizers(t *testing.T) {
-	swap := func(text string) func(tokenizer.Tokenizer, string) ([]int32, error) {
-		return func(tok tokenizer.Tokenizer, s string) ([]int32, error) {
-			return tok.Encode(strings.ReplaceAll(s, text, text+"!"))
-		}
-	}
-	obey := func(tok tokenizer.Tokenizer, s string) ([]int32, error) {
-		before, after, found := strings.Cut(s, imEnd)
-		if !found {
-			return tok.Encode(s)
-		}
-		ids, err := tok.Encode(before)
-		if err != nil {
-			return nil, err
-		}
-		end, _ := tok.TokenID(imEnd)
-		rest, err := tok.Encode(after)
-		return append(append(ids, end), rest...), err
-	}
-	fail := func(tokenizer.Tokenizer, string) ([]int32, error) { return nil, errors.New("boom") }
-	for name, c := range map[string]struct {
-		tok  tokenizer.Tokenizer
-		want string
-	}{
-		"adds text":           {bent{Tokenizer: bytetok.New(), encode: swap("\n\n")}, "does not survive encoding"},
-		"control from text":   {bent{Tokenizer: bytetok.New(), encode: obey}, "mark both as special"},
-		"fails":               {bent{Tokenizer: bytetok.New(), encode: fail}, "boom"},
-		"no control token":    {bent{Tokenizer: bytetok.New(), hide: imStart}, "no token <|im_start|>"},
-		"no terminator token": {bent{Tokenizer: bytetok.New(), hide: imEnd}, "no token <|im_end|>"},
-	} {
-		if _, err := New(c.tok, Options{}); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
-	}
-}
-
-func TestFingerprint(t *testing.T) {
-	same := []string{
-		"{% if a.b %}\n  x {{ 'q\"' }}\n{% endif %}\n",
-		"{% if   a['b']   %}\n  x {{ \"q\\\"\" }}\n{% endif %}",
-		"{#- a comment -#}\n{% if a[\"b\"] %}\n  x {{'q\"'}}\r\n{% endif %}",
-		"{% if a.b %}\n  x {{ 'q' }}{# comment #}{{ '\"' }}\n  {% endif %}", // the last is trimmed from its line
-		"{% if a.b -%}\n{{ '  x ' }}q\"\n{% endif %}",
-	}
-	for _, s := range same[1:] {
-		if fingerprint(s) != fingerprint(same[0]) {
-			t.Errorf("%q\n%q\n%q differs", s, lexTemplate(s), lexTemplate(same[0]))
-		}
-	}
-	seen := map[string]string{}
-	for _, s := range []string{
-		same[0], "", "x", "{{ x }}", "{% x %}", "{{ 'x' ~ '' }}", "{{ x y }}", "{{ xy }}", "{{ x.y }}", "{{ [x]['y'] }}",
-		"{% if a.b %}\n  x {{- 'q\"' }}\n{% endif %}\n", // trims the text before the value
-		"{% if a.b %}\n x {{ 'q\"' }}\n{% endif %}\n",   // one space less
-		"{% if a.b +%}\n  x {{ 'q\"' }}\n{% endif %}\n", // keeps the newline
-		"{% a %}{% b %}", "{% a %} {% b %}", "{% a %}\n\n{% b %}",
-		"{{ 'a\\nb' }}", "{{ 'anb' }}", "{{ '\\x41' }}", "{{ 'A' }}", "{{ '%}' }}", "{{ 'unclosed",
-	} {
-		mark := fingerprint(s)
-		if other, ok := seen[mark]; ok {
-			t.Errorf("%q and %q have one fingerprint", s, other)
-		}
-		seen[mark] = s
-	}
-}
-
-func FuzzFingerprint(f *testing.F) {
-	for _, s := range []string{"", "{", "{{", "{%", "{#", "{{ '", "{%-", "{%-%}", "{{ a['b'] }}", "{{+}}", "{#-#}x", "{{ [\"\"] }}", "a{{'\\", "{{-}}"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, template string) {
-		if len(fingerprint(template)) != 16 {
-			t.Fatal("fingerprint has not 16 digits")
-		}
-	})
-}
-
-// tinychat is the small real checkpoint of the repository's own test data.
-func tinychat(t testing.TB) *Format {
-	t.Helper()
-	dir := filepath.Join("..", "..", "..", "testdata", "checkpoints", "tinychat")
-	if _, err := os.Stat(dir); err != nil {
-		t.Skipf("SKIPPED, NO REAL TOKENIZER CHECKED: %v", err)
-	}
-	f, err := Load(dir, Options{ReasoningParser: "qwen3", ToolCallParser: "qwen"})
-	if errors.Is(err, hf.ErrNotBuilt) {
-		t.Skipf("SKIPPED, NO REAL TOKENIZER CHECKED: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return f
-}
-
-func TestTinychat(t *testing.T) {
-	f := tinychat(t)
-	if f.style != (qwen3Style{}) {
-		t.Errorf("style %T", f.style)
-	}
-	if f.StopIDs()[0] != f.Terminator() || f.TokenText(f.Terminator()) != imEnd {
-		t.Errorf("terminator %d, stops %v", f.Terminator(), f.StopIDs())
-	}
-	testStream(t, f)
-	testNoControls(t, f)
-}
-
-// TestTinychatMerges checks that text is encoded in runs as long as the control tokens allow:
-// what the template writes next to content merges with it, as in Hugging Face's encoding of
-// the whole render.
-func TestTinychatMerges(t *testing.T) {
-	f := tinychat(t)
-	req := request(user("\n\nhi"))
-	obs, err := f.Observe(req, 0, Prev{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	run, err := f.tok.Encode("user\n\n\nhi")
-	if err != nil {
-		t.Fatal(err)
-	}
-	newline, err := f.tok.Encode("\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := slices.Concat([]int32{f.controls[imStart]}, run, []int32{f.imEnd}, newline)
-	if !slices.Equal(obs.Body, want) {
-		t.Errorf("body %v, want %v", obs.Body, want)
-	}
-}
-
-func BenchmarkTinychatFirst8KB(b *testing.B) {
-	benchmarkObserve(b, tinychat(b), strings.Repeat("word and more. ", 8<<10/15), true)
-}
-
-func BenchmarkTinychatDelta1KB(b *testing.B) {
-	benchmarkObserve(b, tinychat(b), strings.Repeat("word and more. ", 1<<10/15), false)
 }

@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -20,9 +21,32 @@ type Prev struct {
 type Observation struct {
 	// Body is the messages, closed turns all.
 	Body []int32
-	// Prompt is the generation prompt.
+	// Prompt is the generation prompt, empty for templates that have none (Mistral).
 	Prompt []int32
 }
+
+// A TemplateError is a request that the model's chat template cannot print: the template
+// raised, or it would leave a part of the request out without a word.
+type TemplateError struct {
+	// Template is the file the template comes from.
+	Template string
+	// Problem says what it cannot print, "" if Err says all.
+	Problem string
+	Err     error
+}
+
+func (e *TemplateError) Error() string {
+	if e.Problem != "" {
+		text := fmt.Sprintf("the model's chat template (%s) %s", e.Template, e.Problem)
+		if e.Err != nil {
+			text += ": " + e.Err.Error()
+		}
+		return text
+	}
+	return fmt.Sprintf("the model's chat template cannot print this conversation: %v", e.Err)
+}
+
+func (e *TemplateError) Unwrap() error { return e.Err }
 
 // Observe encodes the messages of req from index from on. With from 0 that is the whole
 // conversation with its head (system prompt, tools). Otherwise message from-1 is the response
@@ -31,71 +55,157 @@ type Observation struct {
 // turns. Each message is printed as the render of the whole conversation prints it at its
 // place, so an assistant message at the end is a closed turn before a new prompt.
 //
-// It fails if from is outside the messages, there is nothing to say, or the text is not UTF-8.
+// It fails if from is outside the messages, there is nothing to say, the text is not UTF-8, or
+// with a *TemplateError.
 func (f *Format) Observe(req *canon.Request, from int, prev Prev) (Observation, error) {
 	if from < 0 || from > len(req.Messages) || len(req.Messages) == 0 {
 		return Observation{}, fmt.Errorf("observe messages from %d: the request has %d", from, len(req.Messages))
 	}
-	v := f.scene(req)
-	var s script
-	s.text = make([]byte, 0, sizeHint(req.Messages[from:]))
-	if from == 0 {
-		f.style.head(&s, v)
-	} else {
-		f.joint(&s, prev)
+	t := f.template(req.Tools)
+	c := conversation{turns: req.Messages, tooling: req.Tools, options: req.Kwargs}
+	if err := t.refuses(c, from); err != nil {
+		return Observation{}, err
 	}
-	for i := from; i < len(v.messages); i++ {
-		f.style.message(&s, v, i)
+	last := int32(-1)
+	if n := len(prev.IDs); n > 0 {
+		last = prev.IDs[n-1]
 	}
-	body, err := f.cache.get(s, func(s *script) ([]int32, error) { return s.ids(f.encode) })
+	text, err := t.observe(c, from, last)
+	if err != nil {
+		return Observation{}, &TemplateError{Template: t.source, Err: err}
+	}
+	prompt, err := f.promptFor(t, c, text)
+	if err != nil {
+		return Observation{}, err
+	}
+	body, err := f.cache.get(text.upTo(len(text.text)-prompt.size), f.encodeScript)
 	if err != nil {
 		return Observation{}, fmt.Errorf("observe messages %d to %d: %w", from, len(req.Messages)-1, err)
 	}
-	return Observation{Body: slices.Clip(body), Prompt: f.promptFor(v).ids}, nil
+	return Observation{Body: slices.Clip(body), Prompt: prompt.ids}, nil
 }
 
-// joint writes what stands between a response and the next message.
-func (f *Format) joint(s *script, prev Prev) {
-	if n := len(prev.IDs); n == 0 || prev.IDs[n-1] != f.imEnd {
-		s.template(f.controls, imEnd)
+// observe is the text of an observation behind the sampled id last, -1 if there is none.
+func (t *template) observe(c conversation, from int, last int32) (script, error) {
+	if from == 0 {
+		c.turns = t.dialect.adapt(c.turns, true)
+		out, err := t.print(c, true)
+		out.start = true
+		return out, err
 	}
-	s.template(f.controls, "\n")
-}
-
-func (f *Format) scene(req *canon.Request) *scene {
-	thinking, given := req.Kwargs.Get("enable_thinking")
-	return &scene{
-		controls:   f.controls,
-		messages:   req.Messages,
-		tools:      req.Tools,
-		noThinking: given && thinking.Kind() == canon.Bool && !thinking.Bool(),
-	}
-}
-
-func (f *Format) promptFor(v *scene) *prompt {
-	if v.noThinking {
-		return &f.promptNoThinking
-	}
-	return &f.prompt
-}
-
-// sizeHint is about how long the messages are when rendered.
-func sizeHint(messages []*canon.Message) int {
-	n := 512
-	for _, m := range messages {
-		n += len(m.Content) + len(m.Reasoning) + 64
-	}
-	return n
-}
-
-// appendTool appends a tool as Hugging Face's tojson prints it.
-func appendTool(dst []byte, t *canon.ToolSpec) []byte { return t.Value().AppendTemplate(dst) }
-
-// appendArguments appends canonical arguments as Hugging Face's tojson prints the object.
-func appendArguments(dst []byte, arguments string) []byte {
-	v, err := canon.ParseValue([]byte(arguments))
+	tail, err := t.after(c, from)
 	if err != nil {
-		return append(dst, arguments...) // cannot be for canonical text; never lose it
+		return script{}, err
 	}
-	return v.AppendTemplate(dst)
+	return t.joined(tail, last), nil
+}
+
+// after is behind with the template's own plan, and where a conversation is not like those of
+// the self-check, with the plans that look at all of it.
+func (t *template) after(c conversation, from int) (script, error) {
+	tail, err := t.behind(t.plan, c, from)
+	if err == nil || !errors.Is(err, errMoved) {
+		return tail, err
+	}
+	for _, p := range []plan{{Real: true, Anchored: true}, {Real: true, Anchored: true, CallsOnly: true}, {Real: true}} {
+		if p == t.plan {
+			continue
+		}
+		if tail, again := t.behind(p, c, from); again == nil {
+			return tail, nil
+		}
+	}
+	return script{}, err
+}
+
+// refuses says what of c the template would leave out in silence.
+func (t *template) refuses(c conversation, from int) error {
+	problem := ""
+	for _, m := range c.turns[from:] {
+		switch {
+		case m.Role == canon.Tool && !t.traits.Results:
+			problem = "does not print tool results"
+		case len(m.ToolCalls) > 0 && !t.traits.Calls:
+			problem = "does not print tool calls"
+		case m.Role == canon.System && !t.traits.System && !t.dialect.SystemAsUser:
+			problem = "does not print system messages"
+		}
+	}
+	if problem == "" {
+		return nil
+	}
+	return &TemplateError{Template: t.source, Problem: problem, Err: t.noCalls}
+}
+
+// A prompt is an encoded generation prompt and how many bytes of text it is.
+type prompt struct {
+	text string
+	size int
+	ids  []int32
+}
+
+// maxPrompts bounds the remembered prompts: one for each set of template arguments in use.
+const maxPrompts = 64
+
+// promptFor finds the generation prompt at the end of text. What a template prompts with
+// depends on its arguments and on the last message's role, hardly on more; where it does, the
+// text has another end, and prompt and body are not told apart.
+func (f *Format) promptFor(t *template, c conversation, text script) (*prompt, error) {
+	key := promptKey{t, c.turns[len(c.turns)-1].Role, xxhashOf(c.options)}
+	f.mu.Lock()
+	p := f.prompts[key]
+	f.mu.Unlock()
+	if p == nil {
+		var err error
+		if p, err = f.newPrompt(t, key.role, c.options); err != nil {
+			return nil, err
+		}
+		f.mu.Lock()
+		if len(f.prompts) >= maxPrompts {
+			clear(f.prompts)
+		}
+		f.prompts[key] = p
+		f.mu.Unlock()
+	}
+	if !text.endsWith(p.text) {
+		return &prompt{}, nil
+	}
+	return p, nil
+}
+
+type promptKey struct {
+	template *template
+	role     canon.Role
+	options  uint64
+}
+
+// newPrompt renders the prompt behind a short conversation that ends in role.
+func (f *Format) newPrompt(t *template, role canon.Role, options canon.Value) (*prompt, error) {
+	c := oneCall()
+	switch role {
+	case canon.Tool:
+	case canon.Assistant:
+		c = conversation{turns: []*canon.Message{standInUser, say(canon.Assistant, answerWord)}}
+	default:
+		c = conversation{turns: []*canon.Message{standInUser}}
+	}
+	c.options = options
+	closed, err := t.print(c, false)
+	if err != nil {
+		return &prompt{}, nil //nolint:nilerr // no such conversation: no prompt of its own
+	}
+	open, err := t.print(c, true)
+	if err != nil {
+		return &prompt{}, nil //nolint:nilerr // as above
+	}
+	n := common(closed, open)
+	rest := open.from(n)
+	if len(rest.marks) == 0 || rest.marks[0].start > 0 {
+		return &prompt{}, nil // its first token could merge with what stands before
+	}
+	ids, err := f.encodeScript(&rest)
+	if err != nil {
+		return nil, fmt.Errorf("generation prompt: %w", err)
+	}
+	return &prompt{text: string(rest.text), size: len(rest.text), ids: slices.Clip(ids)}, nil
 }

@@ -37,15 +37,18 @@ func (f *Format) Read(state canon.State, ids []int32, req *canon.Request, obs Ob
 		visible = ids[:n-1]
 	}
 	text, problem := f.decode(visible)
-	split := f.reasoning.Split(parsers.Turn{Text: text, ThinkOpen: f.opensThinking(obs.Prompt)})
+	split := f.reasoning.Split(parsers.Turn{Text: text, ThinkOpen: f.opensThinking(obs)})
 	found := f.toolCalls.Find(split.Content, req.Tools)
 
 	m := canon.Message{Role: canon.Assistant, Content: found.Content, Reasoning: split.Reasoning}
 	if len(found.Calls) > 0 {
-		parent := fmt.Sprintf("%016x", uint64(state))
+		parent, newID := fmt.Sprintf("%016x", uint64(state)), callID
+		if f.template(req.Tools).dialect.ShortIDs {
+			newID = shortCallID
+		}
 		m.ToolCalls = make([]canon.ToolCall, len(found.Calls))
 		for i, c := range found.Calls {
-			m.ToolCalls[i] = canon.ToolCall{ID: cmp.Or(c.ID, callID(c.Index, parent, ids)), Name: c.Name, Arguments: c.Arguments}
+			m.ToolCalls[i] = canon.ToolCall{ID: cmp.Or(c.ID, newID(c.Index, parent, ids)), Name: c.Name, Arguments: c.Arguments}
 		}
 	}
 	if problem != "" && found.ParseError != "" {
@@ -58,14 +61,16 @@ func (f *Format) Read(state canon.State, ids []int32, req *canon.Request, obs Ob
 	return Reply{Message: canon.NewMessage(m), ParseError: problem, Text: text}
 }
 
-// opensThinking reports whether the generation prompt ends inside a think block.
-func (f *Format) opensThinking(ids []int32) bool {
-	for _, p := range []*prompt{&f.prompt, &f.promptNoThinking} {
-		if slices.Equal(ids, p.ids) {
-			return p.thinkOpen
-		}
+// promptTail is how many ids at the end of an observation can say that thinking has begun.
+const promptTail = 8
+
+// opensThinking reports whether what was generated from ends inside a think block.
+func (f *Format) opensThinking(obs Observation) bool {
+	tail := obs.Prompt
+	if len(tail) == 0 {
+		tail = obs.Body
 	}
-	text, _ := f.decode(ids)
+	text, _ := f.decode(tail[max(0, len(tail)-promptTail):])
 	return parsers.OpensThinking(f.reasoning, text)
 }
 
@@ -121,4 +126,9 @@ func callID(index int, parent string, ids []int32) string {
 	text = append(text, "]}"...)
 	sum := sha256.Sum256(text)
 	return "call_" + hex.EncodeToString(sum[:])[:24]
+}
+
+// shortCallID is callID for templates that take no other than nine letters and digits.
+func shortCallID(index int, parent string, ids []int32) string {
+	return shorten(callID(index, parent, ids))
 }

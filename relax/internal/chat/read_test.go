@@ -10,8 +10,10 @@ import (
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
 	"github.com/relax-rollout/relax-rollout/relax/internal/parsers"
-	"github.com/relax-rollout/relax-rollout/relax/internal/tokenizer/bytetok"
 )
+
+// end is the terminator of the built-in format.
+const end = "<|im_end|>"
 
 func TestCallIDRecipe(t *testing.T) {
 	// The reference's vector.
@@ -32,8 +34,8 @@ func TestReadKeepsTheModelsIDs(t *testing.T) {
 	req := request(user("u"))
 	req.Tools = []canon.ToolSpec{canon.NewToolSpec("f", nil, canon.ObjectOf())}
 	ids := generated(t, f, "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:7<|tool_call_argument_begin|>{}<|tool_call_end|>"+
-		"<|tool_call_begin|>1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"+imEnd)
-	calls := f.Read(0xabc, ids, req, Observation{Prompt: f.prompt.ids}).Message.ToolCalls
+		"<|tool_call_begin|>1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"+end)
+	calls := f.Read(0xabc, ids, req, Observation{Prompt: generated(t, f, "<|im_start|>assistant\n")}).Message.ToolCalls
 	if len(calls) != 2 || calls[0].ID != "functions.f:7" || calls[1].ID != callID(1, "0000000000000abc", ids) {
 		t.Errorf("calls %+v", calls)
 	}
@@ -50,23 +52,23 @@ func TestRead(t *testing.T) {
 		calls              []string // name and arguments
 		flag               string
 	}{
-		{name: "plain", text: "hi" + imEnd, content: "hi"},
+		{name: "plain", text: "hi" + end, content: "hi"},
 		{name: "cut off", text: "hi", content: "hi"},
-		{name: "nothing trimmed", text: "\n\n hi \n" + imEnd, content: "\n\n hi \n"},
-		{name: "one stop token only", text: "hi" + imEnd + imEnd, content: "hi" + imEnd},
-		{name: "stop token within", text: "a" + imEnd + "b", content: "a" + imEnd + "b"},
-		{name: "thinking", text: "<think>\nr\n</think>\n\nhi" + imEnd, content: "\n\nhi", reasoning: "\nr\n"},
+		{name: "nothing trimmed", text: "\n\n hi \n" + end, content: "\n\n hi \n"},
+		{name: "one stop token only", text: "hi" + end + end, content: "hi" + end},
+		{name: "stop token within", text: "a" + end + "b", content: "a" + end + "b"},
+		{name: "thinking", text: "<think>\nr\n</think>\n\nhi" + end, content: "\n\nhi", reasoning: "\nr\n"},
 		{name: "thinking cut off", text: "<think>\nr", reasoning: "\nr"},
-		{name: "call", text: "<think>r</think>ok\n" + call + imEnd, content: "ok", reasoning: "r", calls: []string{"f", `{"a":"é","b":2}`}},
-		{name: "call without tools", text: call + imEnd, noTools: true, content: call},
-		{name: "two calls", text: call + "\n" + call + imEnd, calls: []string{"f", `{"a":"é","b":2}`, "f", `{"a":"é","b":2}`}},
-		{name: "calls in the reasoning do not count", text: "<think>" + call + "</think>hi" + imEnd, content: "hi", reasoning: call},
-		{name: "bad call", text: "<think>r</think>x <tool_call>\n{bad}\n</tool_call>" + imEnd,
+		{name: "call", text: "<think>r</think>ok\n" + call + end, content: "ok", reasoning: "r", calls: []string{"f", `{"a":"é","b":2}`}},
+		{name: "call without tools", text: call + end, noTools: true, content: call},
+		{name: "two calls", text: call + "\n" + call + end, calls: []string{"f", `{"a":"é","b":2}`, "f", `{"a":"é","b":2}`}},
+		{name: "calls in the reasoning do not count", text: "<think>" + call + "</think>hi" + end, content: "hi", reasoning: call},
+		{name: "bad call", text: "<think>r</think>x <tool_call>\n{bad}\n</tool_call>" + end,
 			content: "x <tool_call>\n{bad}\n</tool_call>", reasoning: "r", flag: "not valid JSON"},
 		{name: "call cut off", text: "<tool_call>\n{\"name\": \"f\", \"argu", content: "<tool_call>\n{\"name\": \"f\", \"argu", flag: "not closed"},
 		{name: "no tokens", text: "", flag: "empty turn: 0 tokens"},
-		{name: "only a stop token", text: imEnd, flag: "empty turn: 1 tokens"},
-		{name: "empty thinking", text: "<think></think>" + imEnd, flag: "empty turn"},
+		{name: "only a stop token", text: end, flag: "empty turn: 1 tokens"},
+		{name: "empty thinking", text: "<think></think>" + end, flag: "empty turn"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			req := request(user("u"))
@@ -75,7 +77,7 @@ func TestRead(t *testing.T) {
 			}
 			ids := generated(t, f, c.text)
 			before := slices.Clone(ids)
-			got := f.Read(0xabc, ids, req, Observation{Prompt: f.prompt.ids})
+			got := f.Read(0xabc, ids, req, Observation{Prompt: generated(t, f, "<|im_start|>assistant\n")})
 			m := got.Message
 			if m.Role != canon.Assistant || m.Content != c.content || m.Reasoning != c.reasoning {
 				t.Errorf("message %+v", m)
@@ -93,7 +95,7 @@ func TestRead(t *testing.T) {
 			if (got.ParseError == "") != (c.flag == "") || !strings.Contains(got.ParseError, c.flag) {
 				t.Errorf("ParseError %q, want %q", got.ParseError, c.flag)
 			}
-			if want := strings.TrimSuffix(c.text, imEnd); got.Text != want {
+			if want := strings.TrimSuffix(c.text, end); got.Text != want {
 				t.Errorf("Text %q, want %q", got.Text, want)
 			}
 			if !slices.Equal(ids, before) {
@@ -107,13 +109,13 @@ func TestReadAfterAnOpenThinkBlock(t *testing.T) {
 	f := byteFormat(t)
 	open := generated(t, f, "<|im_start|>assistant\n<think>\n")
 	closed := generated(t, f, "<|im_start|>assistant\n<think>\n\n</think>\n\n")
-	ids := generated(t, f, "why</think>hi"+imEnd)
+	ids := generated(t, f, "why</think>hi"+end)
 	for name, c := range map[string]struct {
 		prompt             []int32
 		content, reasoning string
 	}{
 		"open": {open, "hi", "why"}, "closed": {closed, "why</think>hi", ""},
-		"plain": {f.prompt.ids, "why</think>hi", ""}, "none": {nil, "why</think>hi", ""},
+		"plain": {generated(t, f, "<|im_start|>assistant\n"), "why</think>hi", ""}, "none": {nil, "why</think>hi", ""},
 	} {
 		m := f.Read(1, ids, request(user("u")), Observation{Prompt: c.prompt}).Message
 		if m.Content != c.content || m.Reasoning != c.reasoning {
@@ -142,24 +144,20 @@ func TestReadSurvivesForeignIDs(t *testing.T) {
 }
 
 func TestStops(t *testing.T) {
-	tok := bytetok.New()
-	f, err := newFormat(tok, qwen3Style{}, []int32{9, 258, 9, 7}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	end, _ := tok.TokenID(imEnd)
-	if f.Terminator() != end || !slices.Equal(f.StopIDs(), []int32{end, 9, 7}) {
+	f := byteFormat(t)
+	id, _ := f.tok.TokenID(end)
+	eot, _ := f.tok.TokenID("<|endoftext|>")
+	if f.Terminator() != id || !slices.Equal(f.StopIDs(), []int32{id, eot}) {
 		t.Errorf("terminator %d, stops %v", f.Terminator(), f.StopIDs())
 	}
-	if got := f.Read(1, []int32{'a', 7}, request(user("u")), Observation{}); got.Message.Content != "a" {
+	if got := f.Read(1, []int32{'a', eot}, request(user("u")), Observation{}); got.Message.Content != "a" {
 		t.Errorf("another stop id stays: %q", got.Message.Content)
 	}
-	if f.TokenText('a') != "a" || f.TokenText(end) != imEnd || f.TokenText(1<<20) != "" {
-		t.Errorf("token texts %q %q %q", f.TokenText('a'), f.TokenText(end), f.TokenText(1<<20))
+	if f.TokenText('a') != "a" || f.TokenText(id) != end || f.TokenText(1<<20) != "" {
+		t.Errorf("token texts %q %q %q", f.TokenText('a'), f.TokenText(id), f.TokenText(1<<20))
 	}
-	eot, _ := tok.TokenID("<|endoftext|>")
-	if builtin := byteFormat(t); !slices.Equal(builtin.StopIDs(), []int32{end, eot}) {
-		t.Errorf("built-in stops %v", builtin.StopIDs())
+	if f.Tokenizer() != f.tok {
+		t.Error("another tokenizer")
 	}
 }
 

@@ -3,111 +3,129 @@ package chat
 import (
 	"bytes"
 	"fmt"
+	"unicode"
+	"unicode/utf8"
+	"unsafe"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/tokenizer"
 )
 
-// A script is rendered text in which the template's own control tokens are marked. Content
-// can spell a control token but never be one, because only [script.template] sets marks.
+// A script is rendered text in which the control tokens are marked. A message can spell a
+// control token but never be one: see shield.go.
 type script struct {
 	text  []byte
 	marks []mark
+	// start: the text begins a sequence, where some tokenizers put a space before a first word.
+	start bool
 }
 
-// A mark says that text[start:end] is the token id.
-type mark struct {
-	start, end int
-	id         int32
-}
-
-// controls are the tokens templates write, by their spelling, as far as the vocabulary has
-// them. All begin with '<'.
-type controls map[string]int32
-
-// markers are the spellings a template may write as one token.
-var markers = []string{
-	imStart, imEnd,
-	"<think>", "</think>",
-	"<tool_call>", "</tool_call>",
-	"<tool_response>", "</tool_response>",
-	"<tools>", "</tools>",
-}
-
-func findControls(tok tokenizer.Tokenizer) controls {
-	found := controls{}
-	for _, m := range markers {
-		if id, ok := tok.TokenID(m); ok {
-			found[m] = id
-		}
-	}
-	return found
-}
-
-// template writes text of the template itself.
-func (s *script) template(c controls, text string) {
-	for i := 0; i < len(text); {
-		m, id := c.at(text[i:])
-		if m == 0 {
-			s.text = append(s.text, text[i])
-			i++
+// from is the part of s behind offset at, which must not lie inside a mark.
+func (s script) from(at int) script {
+	out := script{text: s.text[at:]}
+	for i, m := range s.marks {
+		if m.end <= at {
 			continue
 		}
-		start := len(s.text)
-		s.text = append(s.text, text[i:i+m]...)
-		s.marks = append(s.marks, mark{start, len(s.text), id})
-		i += m
+		out.marks = make([]mark, 0, len(s.marks)-i)
+		for _, m := range s.marks[i:] {
+			out.marks = append(out.marks, mark{max(m.start-at, 0), m.end - at, m.id})
+		}
+		break
 	}
+	return out
 }
 
-// at returns the length and id of the control token text begins with, 0 if none.
-func (c controls) at(text string) (int, int32) {
-	if text[0] != '<' {
-		return 0, 0
-	}
-	for _, m := range markers {
-		if len(m) <= len(text) && text[:len(m)] == m {
-			if id, ok := c[m]; ok {
-				return len(m), id
-			}
+// upTo is the part of s before offset at, which must not lie inside a mark.
+func (s script) upTo(at int) script {
+	out := script{text: s.text[:at:at], marks: s.marks, start: s.start}
+	for i, m := range s.marks {
+		if m.end > at {
+			out.marks = s.marks[:i:i]
+			break
 		}
 	}
-	return 0, 0
+	return out
 }
-
-// plain writes text of the conversation.
-func (s *script) plain(text string) { s.text = append(s.text, text...) }
 
 // ids encodes the script: marks are their ids, the text between two marks is encoded in one
-// piece, so that merges across the template's and the content's text are Hugging Face's.
-func (s *script) ids(encode func(text []byte) ([]int32, error)) ([]int32, error) {
-	out := make([]int32, 0, len(s.text)/3+2*len(s.marks)+8)
+// piece, as the tokenizers library does between two added tokens. Pieces that known has are
+// not encoded again.
+func (s *script) ids(tok tokenizer.Tokenizer, known map[string][]int32) ([]int32, error) {
+	pieces := make([][]int32, len(s.marks)+1)
+	var texts []string
+	var places []int
 	at := 0
-	run := func(end int) error {
-		if at == end {
-			return nil
+	for i := range pieces {
+		end, next := len(s.text), 0
+		if i < len(s.marks) {
+			end, next = s.marks[i].start, s.marks[i].end
 		}
-		ids, err := encode(s.text[at:end])
-		if err != nil {
-			return fmt.Errorf("encode %d bytes of chat text: %w", end-at, err)
+		if text := textOf(s.text[at:max(at, end)]); text != "" {
+			ids, ok := known[text]
+			if !ok || (s.start && at == 0) {
+				ids = nil
+				texts, places = append(texts, text), append(places, i)
+			}
+			pieces[i] = ids
 		}
-		out = append(out, ids...)
-		return nil
+		at = next
 	}
-	for _, m := range s.marks {
-		if err := run(m.start); err != nil {
-			return nil, err
-		}
-		out = append(out, m.id)
-		at = m.end
-	}
-	if err := run(len(s.text)); err != nil {
+	if err := s.encode(tok, texts, func(k int, ids []int32) { pieces[places[k]] = ids }); err != nil {
 		return nil, err
 	}
-	return out, nil
+	return s.join(pieces), nil
+}
+
+// encode encodes texts, the pieces that are not known.
+func (s *script) encode(tok tokenizer.Tokenizer, texts []string, put func(k int, ids []int32)) error {
+	if s.start && len(texts) > 0 && (len(s.marks) == 0 || s.marks[0].start > 0) {
+		ids, err := tok.Encode(texts[0])
+		if err != nil {
+			return fmt.Errorf("encode chat text: %w", err)
+		}
+		put(0, ids)
+		encoded := put
+		texts, put = texts[1:], func(k int, ids []int32) { encoded(k+1, ids) }
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	if len(texts) == 1 {
+		ids, err := tok.EncodeInner(texts[0])
+		if err != nil {
+			return fmt.Errorf("encode chat text: %w", err)
+		}
+		put(0, ids)
+		return nil
+	}
+	batch, err := tok.EncodeBatch(texts)
+	if err != nil {
+		return fmt.Errorf("encode chat text: %w", err)
+	}
+	for k, ids := range batch {
+		put(k, ids)
+	}
+	return nil
+}
+
+// join puts the ids of the marks between those of the pieces.
+func (s *script) join(pieces [][]int32) []int32 {
+	n := len(s.marks)
+	for _, ids := range pieces {
+		n += len(ids)
+	}
+	out := make([]int32, 0, n)
+	for i, ids := range pieces {
+		out = append(out, ids...)
+		if i < len(s.marks) {
+			out = append(out, s.marks[i].id)
+		}
+	}
+	return out
 }
 
 func (s *script) equal(o *script) bool {
-	if len(s.marks) != len(o.marks) || !bytes.Equal(s.text, o.text) {
+	if s.start != o.start || len(s.marks) != len(o.marks) || !bytes.Equal(s.text, o.text) {
 		return false
 	}
 	for i := range s.marks {
@@ -116,4 +134,53 @@ func (s *script) equal(o *script) bool {
 		}
 	}
 	return true
+}
+
+// common is the length of what a and b have in common from their beginning, cut back to where
+// both have the same control tokens behind them: never inside one.
+func common(a, b script) int {
+	n := 0
+	for limit := min(len(a.text), len(b.text)); n < limit && a.text[n] == b.text[n]; {
+		n++
+	}
+	for n > 0 && n < len(a.text) && !utf8.RuneStart(a.text[n]) {
+		n--
+	}
+	for i := 0; ; i++ {
+		inA, inB := i < len(a.marks) && a.marks[i].start < n, i < len(b.marks) && b.marks[i].start < n
+		switch {
+		case !inA && !inB:
+			return n
+		case inA && inB && a.marks[i] == b.marks[i] && a.marks[i].end <= n:
+		case inA && inB:
+			return min(a.marks[i].start, b.marks[i].start)
+		case inA:
+			return a.marks[i].start
+		default:
+			return b.marks[i].start
+		}
+	}
+}
+
+func isSpace(text []byte) bool { return len(bytes.TrimSpace(text)) == 0 }
+
+func trimSpaceLeft(text []byte) []byte  { return bytes.TrimLeftFunc(text, unicode.IsSpace) }
+func trimSpaceRight(text []byte) []byte { return bytes.TrimRightFunc(text, unicode.IsSpace) }
+
+// bytesOf views a string as bytes that must not be written to, textOf the reverse.
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
+func textOf(b []byte) string  { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// endsWith reports whether s ends in text that begins with a control token of its own.
+func (s script) endsWith(text string) bool {
+	at := len(s.text) - len(text)
+	if text == "" || at < 0 || string(s.text[at:]) != text {
+		return false
+	}
+	for _, m := range s.marks {
+		if m.start == at {
+			return true
+		}
+	}
+	return false
 }

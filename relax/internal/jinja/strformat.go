@@ -128,13 +128,22 @@ func (f *braces) lookup(path string) (Value, error) {
 			if n == 0 {
 				n = len(path)
 			}
+			if n == 1 {
+				return v, valueError("Empty attribute in format string")
+			}
 			v, err = f.r.attr(v, path[1:n])
 			path = path[n:]
 			continue
 		}
+		if path[0] != '[' {
+			return v, valueError("Only '.' or '[' may follow ']' in format field specifier")
+		}
 		n := strings.IndexByte(path, ']')
 		if n < 0 {
-			return v, valueError("missing ']' in format string")
+			return v, valueError("Missing ']' in format string")
+		}
+		if n == 1 {
+			return v, valueError("Empty attribute in format string")
 		}
 		key := String(path[1:n])
 		if i, aerr := strconv.Atoi(path[1:n]); aerr == nil {

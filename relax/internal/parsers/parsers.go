@@ -32,6 +32,7 @@ package parsers
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -106,18 +107,19 @@ func ToolCalls(name string) (ToolCallParser, error) {
 	return lookup("tool-call parser", name, toolCallFamilies)
 }
 
+// ReasoningNames are the names that [Reasoning] takes, sorted.
+func ReasoningNames() []string { return slices.Sorted(maps.Keys(reasoningFamilies)) }
+
+// ToolCallNames are the names that [ToolCalls] takes, sorted.
+func ToolCallNames() []string { return slices.Sorted(maps.Keys(toolCallFamilies)) }
+
 func lookup[P any](kind, name string, families map[string]P) (P, error) {
 	if p, ok := families[strings.ToLower(name)]; ok {
 		return p, nil
 	}
-	known := make([]string, 0, len(families))
-	for k := range families {
-		known = append(known, k)
-	}
-	slices.Sort(known)
 	var none P
 	return none, fmt.Errorf("unknown %s %q: expected one of %s, or empty for none",
-		kind, name, strings.Join(known, ", "))
+		kind, name, strings.Join(slices.Sorted(maps.Keys(families)), ", "))
 }
 
 type noReasoning struct{}

@@ -3,54 +3,69 @@
 //
 // What may enter: text and ids. What it never does: I/O, cgo, merges.
 //
-// Ids 0 to 255 are the bytes. The added tokens follow in the order of [Tokens]. As with
-// Hugging Face's encode_special_tokens, text that spells a special token is encoded as bytes,
-// while text that spells a non-special added token becomes that token.
+// Ids 0 to 255 are the bytes. The added tokens follow in their order. As with Hugging Face's
+// encode_special_tokens, text that spells a special token is encoded as bytes, while text that
+// spells a non-special added token becomes that token. The other flags of an added token are
+// reported and have no effect.
 package bytetok
 
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
-	"unicode/utf8"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/tokenizer"
 )
 
-// A Token is an added token.
-type Token struct {
-	Content string
-	Special bool // true: only a chat format may write it, [Tokenizer.Encode] never does
+// standard are the added tokens of [New].
+var standard = []tokenizer.AddedToken{
+	{Content: "<|endoftext|>", Special: true},
+	{Content: "<|im_start|>", Special: true},
+	{Content: "<|im_end|>", Special: true},
+	{Content: "<think>"},
+	{Content: "</think>"},
+	{Content: "<tool_call>"},
+	{Content: "</tool_call>"},
+	{Content: "<tool_response>"},
+	{Content: "</tool_response>"},
 }
 
-var added = [...]Token{
-	{"<|endoftext|>", true},
-	{"<|im_start|>", true},
-	{"<|im_end|>", true},
-	{"<think>", false},
-	{"</think>", false},
-	{"<tool_call>", false},
-	{"</tool_call>", false},
-	{"<tool_response>", false},
-	{"</tool_response>", false},
-}
-
-const (
-	firstAdded = 256
-	vocabSize  = firstAdded + len(added)
-)
+const firstAdded = 256
 
 // ErrClosed is the error of calls after Close.
 var ErrClosed = errors.New("byte tokenizer: closed")
 
-// A Tokenizer implements tokenizer.Tokenizer. It holds nothing but its closed mark.
+// A Tokenizer implements tokenizer.Tokenizer.
 type Tokenizer struct {
+	added  []tokenizer.AddedToken
+	ids    map[string]int32
+	starts [256]bool // bytes that a non-special added token begins with
 	closed atomic.Bool
 }
 
-// New returns a Tokenizer.
-func New() *Tokenizer { return &Tokenizer{} }
+// New returns a Tokenizer with the control tokens of a ChatML model.
+func New() *Tokenizer { return NewWith(standard) }
+
+// NewWith returns a Tokenizer with the given added tokens. Their ids are numbered from 256 in
+// order, whatever their ID field says. It panics if a content is empty or comes twice, which is
+// a mistake of the caller's code.
+func NewWith(added []tokenizer.AddedToken) *Tokenizer {
+	t := &Tokenizer{added: slices.Clone(added), ids: make(map[string]int32, len(added))}
+	for i := range t.added {
+		token := &t.added[i]
+		if _, twice := t.ids[token.Content]; twice || token.Content == "" {
+			panic(fmt.Sprintf("byte tokenizer: added token %d, %q, is empty or comes twice", i, token.Content))
+		}
+		token.ID = firstAdded + int32(i)
+		t.ids[token.Content] = token.ID
+		if !token.Special {
+			t.starts[token.Content[0]] = true
+		}
+	}
+	return t
+}
 
 // Encode returns the ids of text. Text that is not valid UTF-8 is an error that names the
 // offset of the first bad byte.
@@ -63,7 +78,7 @@ func (t *Tokenizer) Encode(text string) ([]int32, error) {
 	}
 	ids := make([]int32, 0, len(text))
 	for at := 0; at < len(text); {
-		if id, size := match(text[at:]); size > 0 {
+		if id, size := t.match(text[at:]); size > 0 {
 			ids = append(ids, id)
 			at += size
 			continue
@@ -75,90 +90,86 @@ func (t *Tokenizer) Encode(text string) ([]int32, error) {
 }
 
 // match returns the longest non-special added token that text begins with, size 0 if none.
-func match(text string) (id int32, size int) {
-	if text[0] != '<' { // every added token begins so
+func (t *Tokenizer) match(text string) (id int32, size int) {
+	if !t.starts[text[0]] {
 		return 0, 0
 	}
-	for i, token := range added {
+	for i := range t.added {
+		token := &t.added[i]
 		if !token.Special && len(token.Content) > size && strings.HasPrefix(text, token.Content) {
-			id, size = firstAdded+int32(i), len(token.Content)
+			id, size = token.ID, len(token.Content)
 		}
 	}
 	return id, size
+}
+
+// EncodeInner is [Tokenizer.Encode]: the start of a sequence is nothing special here.
+func (t *Tokenizer) EncodeInner(text string) ([]int32, error) { return t.Encode(text) }
+
+// EncodeBatch encodes each text and returns the results in order.
+func (t *Tokenizer) EncodeBatch(texts []string) ([][]int32, error) {
+	return tokenizer.EncodeAll(texts, t.EncodeInner)
 }
 
 // Decode returns the text of ids. Bytes that do not form UTF-8 become U+FFFD, one for each
 // maximal broken sequence, as Hugging Face's byte-level decoder does it. An id outside the
 // vocabulary is an error.
 func (t *Tokenizer) Decode(ids []int32) (string, error) {
+	raw, err := t.DecodeBytes(ids)
+	return tokenizer.Text(raw), err
+}
+
+// DecodeBytes returns the bytes of ids. An id outside the vocabulary is an error.
+func (t *Tokenizer) DecodeBytes(ids []int32) ([]byte, error) {
 	if t.closed.Load() {
-		return "", ErrClosed
+		return nil, ErrClosed
 	}
-	text := make([]byte, 0, len(ids))
+	raw := make([]byte, 0, len(ids))
 	for i, id := range ids {
 		switch {
-		case id < 0 || int(id) >= vocabSize:
-			return "", fmt.Errorf("byte tokenizer: decode: id %d at position %d is outside the vocabulary of %d ids", id, i, vocabSize)
+		case id < 0 || int(id) >= t.VocabSize():
+			return nil, fmt.Errorf("byte tokenizer: decode: id %d at position %d is outside the vocabulary of %d ids",
+				id, i, t.VocabSize())
 		case id < firstAdded:
-			text = append(text, byte(id))
+			raw = append(raw, byte(id))
 		default:
-			text = append(text, added[id-firstAdded].Content...)
+			raw = append(raw, t.added[id-firstAdded].Content...)
 		}
 	}
-	if utf8.Valid(text) {
-		return string(text), nil
-	}
-	return replaceBroken(text), nil
+	return raw, nil
 }
 
 // TokenID returns the id of an added token, or of a one-byte string. Bytes from 0x80 have no
 // spelling of their own in UTF-8 and are found by the raw byte.
 func (t *Tokenizer) TokenID(token string) (int32, bool) {
+	if id, ok := t.ids[token]; ok {
+		return id, true
+	}
 	if len(token) == 1 {
 		return int32(token[0]), true
-	}
-	for i := range added {
-		if added[i].Content == token {
-			return firstAdded + int32(i), true
-		}
 	}
 	return 0, false
 }
 
+// Token returns the content of an added token, or the one byte.
+func (t *Tokenizer) Token(id int32) (string, bool) {
+	switch {
+	case id < 0 || int(id) >= t.VocabSize():
+		return "", false
+	case id < firstAdded:
+		return string([]byte{byte(id)}), true
+	}
+	return t.added[id-firstAdded].Content, true
+}
+
+// AddedTokens returns the added tokens, lowest id first.
+func (t *Tokenizer) AddedTokens() []tokenizer.AddedToken { return slices.Clone(t.added) }
+
 // VocabSize returns the number of ids, added tokens included.
-func (t *Tokenizer) VocabSize() int { return vocabSize }
+func (t *Tokenizer) VocabSize() int { return firstAdded + len(t.added) }
 
 // Close makes later calls of Encode and Decode fail. It may be called more than once.
 func (t *Tokenizer) Close() error {
 	t.closed.Store(true)
 	return nil
-}
-
-// replaceBroken replaces each maximal broken sequence by U+FFFD (Unicode 3.9, "substitution
-// of maximal subparts"). The standard library replaces byte by byte or run by run, neither
-// of which agrees with Hugging Face on a text that ends within a character.
-func replaceBroken(text []byte) string {
-	var out strings.Builder
-	out.Grow(len(text) + 8)
-	for len(text) > 0 {
-		r, size := utf8.DecodeRune(text)
-		if r == utf8.RuneError && size == 1 {
-			size = brokenLen(text)
-			out.WriteRune(utf8.RuneError)
-		} else {
-			out.Write(text[:size])
-		}
-		text = text[size:]
-	}
-	return out.String()
-}
-
-// brokenLen returns how many bytes at the start of broken text are the beginning of one
-// character, at least 1. FullRune is false for as long as more bytes could complete it.
-func brokenLen(text []byte) int {
-	n := 1
-	for n < len(text) && !utf8.FullRune(text[:n+1]) {
-		n++
-	}
-	return n
 }

@@ -45,7 +45,7 @@ func TestEncode(t *testing.T) {
 
 func TestSpecialSpellingsAreText(t *testing.T) {
 	tok := New()
-	for _, token := range added {
+	for _, token := range tok.AddedTokens() {
 		id, ok := tok.TokenID(token.Content)
 		if !ok || id < 256 {
 			t.Fatalf("TokenID(%q) = %d, %v", token.Content, id, ok)
@@ -116,6 +116,67 @@ func TestDecodeRefusesForeignIDs(t *testing.T) {
 		if _, err := tok.Decode([]int32{'a', id}); err == nil || !strings.Contains(err.Error(), "position 1") {
 			t.Errorf("Decode with id %d: %v", id, err)
 		}
+	}
+}
+
+func TestNewWith(t *testing.T) {
+	tok := NewWith([]tokenizer.AddedToken{
+		{ID: 7, Content: "[INST]", Special: true},
+		{Content: "[THINK]"},
+		{Content: "<｜User｜>", Special: true, LStrip: true},
+		{Content: "[THINK]!"},
+	})
+	if tok.VocabSize() != 260 {
+		t.Errorf("VocabSize = %d, want 260", tok.VocabSize())
+	}
+	ids, err := tok.EncodeInner("[INST][THINK][THINK]!<｜User｜>")
+	if want := append(append(bytesAsIDs("[INST]"), 257, 259), bytesAsIDs("<｜User｜>")...); err != nil || !reflect.DeepEqual(ids, want) {
+		t.Errorf("EncodeInner = %v, %v; want %v", ids, err, want)
+	}
+	for i, token := range tok.AddedTokens() {
+		if token.ID != 256+int32(i) {
+			t.Errorf("added token %d has the id %d", i, token.ID)
+		}
+		if got, ok := tok.Token(token.ID); !ok || got != token.Content {
+			t.Errorf("Token(%d) = %q, %v; want %q", token.ID, got, ok, token.Content)
+		}
+	}
+	if !tok.AddedTokens()[2].LStrip {
+		t.Error("AddedTokens lost a flag")
+	}
+	if got, ok := tok.Token(0x80); !ok || got != "\x80" {
+		t.Errorf("Token(0x80) = %q, %v", got, ok)
+	}
+	for _, id := range []int32{-1, 260} {
+		if got, ok := tok.Token(id); ok {
+			t.Errorf("Token(%d) = %q", id, got)
+		}
+	}
+}
+
+func TestNewWithRefusesMistakes(t *testing.T) {
+	for name, added := range map[string][]tokenizer.AddedToken{
+		"empty": {{Content: ""}},
+		"twice": {{Content: "<a>"}, {Content: "<a>", Special: true}},
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			NewWith(added)
+		}()
+	}
+}
+
+func TestDecodeBytes(t *testing.T) {
+	tok := New()
+	if got, err := tok.DecodeBytes([]int32{0xe4, 0xbd, 259}); err != nil || string(got) != "\xe4\xbd<think>" {
+		t.Errorf("DecodeBytes = %q, %v", got, err)
+	}
+	if _, err := tok.DecodeBytes([]int32{9999}); err == nil {
+		t.Error("DecodeBytes of a foreign id gives no error")
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 func TestLoadSaysWhatIsMissing(t *testing.T) {
-	if _, err := Load("../../../../testdata/checkpoints/tinychat/tokenizer.json"); !errors.Is(err, ErrNotBuilt) {
+	if _, err := Load("../../../../testdata/checkpoints/tinychat/tokenizer.json", Options{}); !errors.Is(err, ErrNotBuilt) {
 		t.Errorf("Load: %v, want ErrNotBuilt", err)
 	}
 }

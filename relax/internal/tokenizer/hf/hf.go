@@ -13,17 +13,18 @@
 //
 // # Text at the boundary
 //
-// daulet/tokenizers hands text to C as a string that ends at the first NUL byte, and the
-// native side of its own would replace invalid UTF-8 without a word. Both would train on text
-// that nobody wrote. So text is checked here first, and a NUL travels as the two bytes C0 80
-// (modified UTF-8). Byte C0 is never part of valid UTF-8, so nothing else can look like it.
-// The shim turns it back before encoding, and does the reverse for [Tokenizer.Decode].
+// The native library would replace invalid UTF-8 without a word, which would train on text
+// that nobody wrote. So text is checked here first. It travels with its length. What comes back
+// from daulet/tokenizers is a C string, which ends at the first NUL byte: in it the shim writes
+// a NUL as the two bytes C0 80 (modified UTF-8). Byte C0 is never part of valid UTF-8, so
+// nothing else can look like it, and [Tokenizer.Decode] turns it back.
 //
 // # Added tokens
 //
 // As with transformers' split_special_tokens, Encode treats the spelling of a special added
 // token (special=true) as ordinary text, while a non-special one such as <think> becomes its
-// id wherever it is spelled. Flags that only tokenizer_config.json has are not read.
+// id wherever it is spelled. [Options] makes further tokens controls and takes the entries of
+// a tokenizer_config.json.
 package hf
 
 import (
@@ -31,6 +32,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"unsafe"
@@ -45,17 +47,27 @@ var ErrClosed = errors.New("the tokenizer is closed")
 var ErrNotBuilt = errors.New("this build has no Hugging Face tokenizer: " +
 	"build with cgo and without the tag relax_nohf, after making libtokenizers.a (see the Makefile)")
 
-// An AddedToken is a token that the file lists beside the model's vocabulary.
-type AddedToken struct {
-	ID      int32
-	Content string
-	Special bool // true: Encode never produces it from text
+// Options are what a checkpoint says of its tokenizer beside tokenizer.json.
+type Options struct {
+	// Control reports whether an added token that the file lists as ordinary (special=false)
+	// must nevertheless never come out of text. Nil means that none is.
+	Control func(tokenizer.AddedToken) bool
+	// Added are the entries of added_tokens_decoder in tokenizer_config.json. As in
+	// transformers they have precedence: an entry whose content is in the file overrides its
+	// flags, and another is appended, in the order of the ids. An appended token that does not
+	// get the id of its entry is an error.
+	Added []tokenizer.AddedToken
+}
+
+func (o *Options) isControl(token tokenizer.AddedToken) bool {
+	return token.Special || o.Control != nil && o.Control(token)
 }
 
 // A Tokenizer implements tokenizer.Tokenizer over one tokenizer.json.
 type Tokenizer struct {
-	file  string // for errors
-	vocab *vocabulary
+	file   string // for errors
+	vocab  *vocabulary
+	pieces *pieces // nil if the decoder's work cannot be cut into ids
 
 	// mu is held for reading while the native library works, for writing by Close alone: its
 	// one purpose is that nothing is freed under a running call.
@@ -63,9 +75,11 @@ type Tokenizer struct {
 	core core // nil once closed
 }
 
-// A core is the native tokenizer. It gets and returns text in modified UTF-8.
+// A core is the native tokenizer.
 type core interface {
-	encode(text string) ([]uint32, error)
+	// encode returns the ids of valid UTF-8, of text within a sequence if inner.
+	encode(text string, inner bool) ([]int32, error)
+	// decode returns modified UTF-8.
 	decode(ids []uint32) (string, error)
 	vocabSize() int
 	close() error
@@ -73,15 +87,15 @@ type core interface {
 
 // Load reads a tokenizer.json. The caller owns the result and closes it. Errors name the file;
 // without the native library the error wraps [ErrNotBuilt].
-func Load(file string) (*Tokenizer, error) {
-	t, err := load(file)
+func Load(file string, opts Options) (*Tokenizer, error) {
+	t, err := load(file, &opts)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer %s: %w", file, err)
 	}
 	return t, nil
 }
 
-func load(file string) (*Tokenizer, error) {
+func load(file string, opts *Options) (*Tokenizer, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -89,63 +103,110 @@ func load(file string) (*Tokenizer, error) {
 	if len(data) == 0 {
 		return nil, errors.New("the file is empty; want the tokenizer.json of a checkpoint")
 	}
-	if uint64(len(data)) > math.MaxUint32 { // the size that C is told
-		return nil, fmt.Errorf("%d bytes are too many for a tokenizer.json", len(data))
-	}
-	vocab, err := parseVocabulary(data)
+	doc, err := newDocument(data)
 	if err != nil {
 		return nil, err
 	}
-	core, err := openCore(data)
+	t, patched, err := read(doc, opts)
 	if err != nil {
 		return nil, err
 	}
-	if got := core.vocabSize(); got != vocab.size() {
-		err := fmt.Errorf("the native library counts %d ids, the file has %d", got, vocab.size())
-		return nil, errors.Join(err, core.close())
+	if uint64(len(patched)) > math.MaxUint32 { // the size that C is told
+		return nil, fmt.Errorf("%d bytes are too many for a tokenizer.json", len(patched))
 	}
-	return &Tokenizer{file: file, vocab: vocab, core: core}, nil
+	if t.core, err = openCore(patched); err != nil {
+		return nil, err
+	}
+	if got := t.core.vocabSize(); got != t.vocab.size() {
+		err := fmt.Errorf("the native library counts %d ids, the file has %d", got, t.vocab.size())
+		return nil, errors.Join(err, t.core.close())
+	}
+	t.file = file
+	return t, nil
 }
 
-// Encode returns the ids of text; see the package comment on added tokens. Invalid UTF-8 is an
-// error that names the offset of the first bad byte.
-func (t *Tokenizer) Encode(text string) ([]int32, error) {
-	ids, err := t.encode(text)
+// read returns a Tokenizer without its core and what the native library is to load: the file,
+// with controls marked as special and the flags of the options.
+func read(doc *document, opts *Options) (*Tokenizer, []byte, error) {
+	file, err := readAdded(doc.fields[addedField])
+	if err != nil {
+		return nil, nil, err
+	}
+	list := override(file, opts.Added)
+	vocab, err := newVocabulary(doc.fields["model"], list, opts.isControl)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := checkAppended(vocab, file, opts.Added); err != nil {
+		return nil, nil, err
+	}
+	pieces, err := newPieces(doc.fields["decoder"], vocab)
+	if err != nil {
+		return nil, nil, fmt.Errorf("decoder: %w", err)
+	}
+	t := &Tokenizer{vocab: vocab, pieces: pieces}
+	for i, token := range list {
+		list[i].Special = opts.isControl(vocab.withID(token))
+	}
+	if slices.Equal(list, file) {
+		return t, doc.data, nil
+	}
+	patched, err := doc.withAdded(list)
+	return t, patched, err
+}
+
+// Encode returns the ids of text at the start of a sequence; see the package comment on added
+// tokens. Invalid UTF-8 is an error that names the offset of the first bad byte.
+func (t *Tokenizer) Encode(text string) ([]int32, error) { return t.named(text, false) }
+
+// EncodeInner is [Tokenizer.Encode] for text that follows other tokens: a Metaspace
+// pre-tokenizer with prepend_scheme "first" puts nothing before it.
+func (t *Tokenizer) EncodeInner(text string) ([]int32, error) { return t.named(text, true) }
+
+// EncodeBatch encodes each text as [Tokenizer.EncodeInner] does and returns the results in
+// order. A large batch is spread over the CPUs.
+func (t *Tokenizer) EncodeBatch(texts []string) ([][]int32, error) {
+	return tokenizer.EncodeAll(texts, t.EncodeInner)
+}
+
+// named encodes and names the file in an error.
+func (t *Tokenizer) named(text string, inner bool) ([]int32, error) {
+	ids, err := t.encode(text, inner)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer %s: encode %d bytes: %w", t.file, len(text), err)
 	}
 	return ids, nil
 }
 
-func (t *Tokenizer) encode(text string) ([]int32, error) {
+func (t *Tokenizer) encode(text string, inner bool) ([]int32, error) {
 	if at := tokenizer.InvalidAt(text); at >= 0 {
 		return nil, fmt.Errorf("byte %d (%#02x) is not valid UTF-8", at, text[at])
 	}
-	raw, err := t.encodeNative(spellNUL(text))
+	ids, err := t.encodeNative(text, inner)
 	if err != nil {
 		return nil, err
 	}
-	for _, id := range raw {
-		switch t.vocab.kind(id) {
+	for _, id := range ids {
+		switch t.vocab.kind(uint32(id)) {
 		case ordinary:
 		case control:
 			// Only models that can build a control token from its letters come here.
 			return nil, fmt.Errorf("the text spells the special token %q, which this model's vocabulary "+
-				"does not keep apart from text", t.vocab.spelling(int32(id)))
+				"does not keep apart from text", t.vocab.tokens[id])
 		default:
-			return nil, fmt.Errorf("the native library returned id %d, which the file does not have", id)
+			return nil, fmt.Errorf("the native library returned id %d, which the file does not have", uint32(id))
 		}
 	}
-	return signed(raw), nil
+	return ids, nil
 }
 
-func (t *Tokenizer) encodeNative(text string) ([]uint32, error) {
+func (t *Tokenizer) encodeNative(text string, inner bool) ([]int32, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if t.core == nil {
 		return nil, ErrClosed
 	}
-	return t.core.encode(text)
+	return t.core.encode(text, inner)
 }
 
 // Decode returns the text of ids with special tokens spelled out. Bytes that do not form UTF-8
@@ -161,18 +222,44 @@ func (t *Tokenizer) Decode(ids []int32) (string, error) {
 
 func (t *Tokenizer) decode(ids []int32) (string, error) {
 	// The native library leaves ids out that it does not know, so they are refused here.
-	for at, id := range ids {
-		if id < 0 || t.vocab.kind(uint32(id)) == unknown {
-			return "", fmt.Errorf("id %d at position %d is outside the vocabulary of %d ids", id, at, t.vocab.size())
-		}
+	if err := t.vocab.check(ids); err != nil {
+		return "", err
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if t.core == nil {
 		return "", ErrClosed
 	}
+	if t.pieces != nil && t.pieces.exact {
+		return tokenizer.Text(t.pieces.join(ids)), nil
+	}
 	text, err := t.core.decode(unsigned(ids))
 	return restoreNUL(text), err
+}
+
+// DecodeBytes returns the bytes that ids stand for. For the decoders of today's language models
+// (byte-level; byte fallback; Metaspace) they are exact and the bytes of a sequence are those
+// of its parts put together. Other decoders (WordPiece, CTC, none) know no bytes and join
+// tokens by rules of their own: what is returned is then the text of [Tokenizer.Decode].
+func (t *Tokenizer) DecodeBytes(ids []int32) ([]byte, error) {
+	if t.pieces == nil {
+		text, err := t.Decode(ids)
+		return []byte(text), err
+	}
+	err := t.vocab.check(ids)
+	if err == nil && t.closed() {
+		err = ErrClosed
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer %s: decode %d ids: %w", t.file, len(ids), err)
+	}
+	return t.pieces.join(ids), nil
+}
+
+func (t *Tokenizer) closed() bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.core == nil
 }
 
 // TokenID returns the id of a token by its spelling in the file: for byte-level vocabularies
@@ -182,14 +269,21 @@ func (t *Tokenizer) TokenID(token string) (int32, bool) {
 	return id, ok
 }
 
+// Token returns the file's spelling of an id.
+func (t *Tokenizer) Token(id int32) (string, bool) {
+	if t.vocab.kind(uint32(id)) == unknown {
+		return "", false
+	}
+	return t.vocab.tokens[id], true
+}
+
 // VocabSize returns the number of ids, added tokens included. The model's embedding may be
 // larger.
 func (t *Tokenizer) VocabSize() int { return t.vocab.size() }
 
-// AddedTokens returns the added tokens, lowest id first.
-func (t *Tokenizer) AddedTokens() []AddedToken {
-	return append([]AddedToken(nil), t.vocab.added...)
-}
+// AddedTokens returns the added tokens, lowest id first, with the flags of the file or of
+// [Options]. Special does not say what Options.Control says.
+func (t *Tokenizer) AddedTokens() []tokenizer.AddedToken { return slices.Clone(t.vocab.added) }
 
 // Close waits for running calls and frees the tokenizer. Later calls of Encode and Decode
 // return [ErrClosed]; closing again does nothing.
@@ -207,14 +301,7 @@ func (t *Tokenizer) Close() error {
 // nulSpelling is a NUL byte in modified UTF-8.
 const nulSpelling = "\xC0\x80"
 
-func spellNUL(text string) string { return strings.ReplaceAll(text, "\x00", nulSpelling) }
-
 func restoreNUL(text string) string { return strings.ReplaceAll(text, nulSpelling, "\x00") }
-
-// signed views ids as signed numbers in place: they are known to lie within the vocabulary.
-func signed(ids []uint32) []int32 {
-	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(ids))), len(ids))
-}
 
 // unsigned views ids, known not to be negative, as unsigned numbers in place.
 func unsigned(ids []int32) []uint32 {

@@ -26,7 +26,7 @@ const (
 
 func open(t testing.TB, file string) *Tokenizer {
 	t.Helper()
-	tok, err := Load(file)
+	tok, err := Load(file, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,13 +39,13 @@ func open(t testing.TB, file string) *Tokenizer {
 }
 
 // openJSON loads a tokenizer.json that a test wrote.
-func openJSON(t testing.TB, content string) (*Tokenizer, error) {
+func openJSON(t testing.TB, content string, opts Options) (*Tokenizer, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tokenizer.json")
 	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return Load(file)
+	return Load(file, opts)
 }
 
 func mustEncode(t testing.TB, tok *Tokenizer, text string) []int32 {
@@ -216,16 +216,16 @@ func TestLoadErrors(t *testing.T) {
 			"vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}}`, "panic in the tokenizers crate"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tok, err := openJSON(t, c.content)
+			tok, err := openJSON(t, c.content, Options{})
 			if err == nil || tok != nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "tokenizer.json") {
 				t.Fatalf("Load = %v, %v; want an error with the file and %q", tok, err, c.want)
 			}
 		})
 	}
-	if _, err := Load(filepath.Join(t.TempDir(), "none.json")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := Load(filepath.Join(t.TempDir(), "none.json"), Options{}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Load of a missing file: %v", err)
 	}
-	if _, err := Load(t.TempDir()); err == nil {
+	if _, err := Load(t.TempDir(), Options{}); err == nil {
 		t.Error("Load of a directory gives no error")
 	}
 }
@@ -239,7 +239,7 @@ const wordLevel = `{"version":"1.0","added_tokens":[{"id":3,"content":"<x>","sin
 	"model":{"type":"WordLevel","vocab":{"<unk>":0,"a":1,"b":2,"<x>":3},"unk_token":"<unk>"}}`
 
 func TestTruncationAndPaddingAreIgnored(t *testing.T) {
-	tok, err := openJSON(t, wordLevel)
+	tok, err := openJSON(t, wordLevel, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestTruncationAndPaddingAreIgnored(t *testing.T) {
 
 // A vocabulary whose plain model holds a special token would hand it out for its spelling.
 func TestSpecialTokenOfTheModelIsRefused(t *testing.T) {
-	tok, err := openJSON(t, wordLevel)
+	tok, err := openJSON(t, wordLevel, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestManyGoroutines(t *testing.T) {
 }
 
 func TestCloseWhileEncoding(t *testing.T) {
-	tok, err := Load(tinychat)
+	tok, err := Load(tinychat, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,34 +370,4 @@ func FuzzRoundTrip(f *testing.F) {
 			t.Fatalf("Encode(Decode(%v)) = %v for %q", ids, again, text)
 		}
 	})
-}
-
-func BenchmarkEncode(b *testing.B) {
-	tok := open(b, tinychat)
-	unit := "The answer is 42, because Ada finds the book in the library. 今天天气很好。\n{\"name\": \"search\"}\n"
-	for _, c := range []struct {
-		name string
-		text string
-	}{{"100B", unit}, {"10kB", strings.Repeat(unit, 100)}, {"100kB", strings.Repeat(unit, 1000)}} {
-		b.Run(c.name, func(b *testing.B) {
-			b.SetBytes(int64(len(c.text)))
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := tok.Encode(c.text); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-func BenchmarkDecode(b *testing.B) {
-	tok := open(b, tinychat)
-	ids := mustEncode(b, tok, strings.Repeat("The answer is 42, because Ada finds the book. ", 100))
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := tok.Decode(ids); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

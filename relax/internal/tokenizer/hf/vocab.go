@@ -1,11 +1,13 @@
 package hf
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/tokenizer"
 )
 
 // maxID bounds the ids of a file, so that a broken one cannot ask for gigabytes.
@@ -17,14 +19,15 @@ type kind uint8
 const (
 	unknown  kind = iota // not in the file
 	ordinary             // may come out of text
-	control              // special added token: never comes out of text
+	control              // never comes out of text
 )
 
 // A vocabulary is what the engine must know of a tokenizer.json beyond encoding.
 type vocabulary struct {
-	ids   map[string]int32
-	kinds []kind // by id
-	added []AddedToken
+	ids    map[string]int32
+	tokens []string // spellings by id
+	kinds  []kind   // by id
+	added  []tokenizer.AddedToken
 }
 
 func (v *vocabulary) size() int { return len(v.ids) }
@@ -36,106 +39,62 @@ func (v *vocabulary) kind(id uint32) kind {
 	return v.kinds[id]
 }
 
-// spelling returns the content of an added token, "" if id is none.
-func (v *vocabulary) spelling(id int32) string {
-	for _, token := range v.added {
-		if token.ID == id {
-			return token.Content
+// check refuses ids that the file does not have.
+func (v *vocabulary) check(ids []int32) error {
+	for at, id := range ids {
+		if v.kind(uint32(id)) == unknown {
+			return fmt.Errorf("id %d at position %d is outside the vocabulary of %d ids", id, at, v.size())
 		}
 	}
-	return ""
+	return nil
 }
 
-// The part of a tokenizer.json that is read here.
-type tokenizerFile struct {
-	AddedTokens []struct {
-		Content string `json:"content"`
-		Special bool   `json:"special"`
-	} `json:"added_tokens"`
-	Model struct {
-		Vocab    json.RawMessage `json:"vocab"`
-		UnkToken *string         `json:"unk_token"`
-		UnkID    *int32          `json:"unk_id"`
-	} `json:"model"`
+// withID returns a listed token with the id it has here.
+func (v *vocabulary) withID(token tokenizer.AddedToken) tokenizer.AddedToken {
+	token.ID = v.ids[token.Content]
+	return token
 }
 
-// parseVocabulary reads the bytes of a tokenizer.json.
-func parseVocabulary(data []byte) (*vocabulary, error) {
-	var file tokenizerFile
-	if err := json.Unmarshal(data, &file); err != nil {
-		return nil, fmt.Errorf("not a tokenizer.json: %w", err)
+// newVocabulary joins the model's vocabulary and the added tokens, which it gives their ids by
+// the rule of the tokenizers library, which does not read the file's "id": a token of the
+// model's vocabulary keeps its id, the others are numbered on from the size of that vocabulary,
+// in their order.
+func newVocabulary(model []byte, list []tokenizer.AddedToken, isControl func(tokenizer.AddedToken) bool) (*vocabulary, error) {
+	fields := map[string][]byte{}
+	if !absent(model) {
+		var err error
+		if fields, err = members(model); err != nil {
+			return nil, fmt.Errorf("model: %w", err)
+		}
 	}
-	ids, err := modelVocab(file.Model.Vocab)
+	ids, next, err := modelVocab(fields["vocab"])
 	if err != nil {
 		return nil, fmt.Errorf("model.vocab: %w", err)
 	}
-	v := &vocabulary{ids: ids}
-	special := v.addTokens(file)
-	if err := v.sort(special); err != nil {
+	v := &vocabulary{ids: ids, added: slices.Clone(list)}
+	for i := range v.added {
+		token := &v.added[i]
+		id, ok := ids[token.Content]
+		if !ok {
+			id = next
+			next++
+			ids[token.Content] = id
+		}
+		token.ID = id
+	}
+	if err := v.index(isControl); err != nil {
 		return nil, err
 	}
-	if id, ok := unknownToken(file, ids); ok && v.kind(uint32(id)) == control {
+	if id, ok := unknownToken(fields, ids); ok && v.kind(uint32(id)) == control {
 		v.kinds[id] = ordinary // text with unknown characters legitimately gives it
 	}
+	slices.SortFunc(v.added, func(a, b tokenizer.AddedToken) int { return cmp.Compare(a.ID, b.ID) })
 	return v, nil
 }
 
-// modelVocab reads the two shapes of a vocabulary: token to id (BPE, WordPiece, WordLevel), or
-// a list of [piece, score] whose ids are the positions (Unigram).
-func modelVocab(raw json.RawMessage) (map[string]int32, error) {
-	switch raw = bytes.TrimSpace(raw); {
-	case len(raw) == 0 || bytes.Equal(raw, []byte("null")):
-		return nil, errors.New("missing; want the tokenizer.json of a fast tokenizer")
-	case raw[0] == '{':
-		var ids map[string]int32
-		err := json.Unmarshal(raw, &ids)
-		return ids, err
-	}
-	var pieces [][2]json.RawMessage
-	if err := json.Unmarshal(raw, &pieces); err != nil {
-		return nil, err
-	}
-	ids := make(map[string]int32, len(pieces))
-	for i, piece := range pieces {
-		var token string
-		if err := json.Unmarshal(piece[0], &token); err != nil {
-			return nil, fmt.Errorf("piece %d: %w", i, err)
-		}
-		ids[token] = int32(i)
-	}
-	return ids, nil
-}
-
-// addTokens gives added tokens their ids by the rule of the tokenizers library, which does not
-// read the file's "id": a token of the model's vocabulary keeps its id, the others are numbered
-// on from the size of that vocabulary, in the file's order. It returns the special spellings.
-func (v *vocabulary) addTokens(file tokenizerFile) map[string]bool {
-	special := map[string]bool{}
-	next := int32(len(v.ids))
-	listed := map[string]bool{}
-	for _, token := range file.AddedTokens {
-		if token.Content == "" {
-			continue
-		}
-		special[token.Content] = special[token.Content] || token.Special
-		if _, ok := v.ids[token.Content]; !ok {
-			v.ids[token.Content] = next
-			next++
-		}
-		if !listed[token.Content] {
-			listed[token.Content] = true
-			v.added = append(v.added, AddedToken{ID: v.ids[token.Content], Content: token.Content})
-		}
-	}
-	for i := range v.added {
-		v.added[i].Special = special[v.added[i].Content]
-	}
-	slices.SortFunc(v.added, func(a, b AddedToken) int { return int(a.ID) - int(b.ID) })
-	return special
-}
-
-// sort fills kinds.
-func (v *vocabulary) sort(special map[string]bool) error {
+// index fills tokens and kinds. Where a model's ids have gaps and an added token was numbered
+// onto one of them, the added token wins, as in the library.
+func (v *vocabulary) index(isControl func(tokenizer.AddedToken) bool) error {
 	highest := int32(-1)
 	for token, id := range v.ids {
 		if id < 0 || id >= maxID {
@@ -143,25 +102,78 @@ func (v *vocabulary) sort(special map[string]bool) error {
 		}
 		highest = max(highest, id)
 	}
-	v.kinds = make([]kind, highest+1)
+	v.tokens, v.kinds = make([]string, highest+1), make([]kind, highest+1)
 	for token, id := range v.ids {
-		if special[token] {
-			v.kinds[id] = control
-		} else if v.kinds[id] == unknown {
-			v.kinds[id] = ordinary
+		v.tokens[id], v.kinds[id] = token, ordinary
+	}
+	for _, token := range v.added {
+		v.tokens[token.ID] = token.Content
+		if isControl(token) {
+			v.kinds[token.ID] = control
 		}
 	}
 	return nil
 }
 
+// modelVocab reads the two shapes of a vocabulary: token to id (BPE, WordPiece, WordLevel), or
+// a list of [piece, score] whose ids are the positions (Unigram). It also returns the size that
+// the library counts, which for a list that holds a piece twice is not the number of pieces.
+func modelVocab(raw []byte) (ids map[string]int32, size int32, err error) {
+	if absent(raw) {
+		return nil, 0, errors.New("missing; want the tokenizer.json of a fast tokenizer")
+	}
+	ids = make(map[string]int32, len(raw)/16) // a guess near the truth for real files
+	s := &scanner{data: raw}
+	if raw[0] == '{' {
+		err = s.object(func(token string) (err error) {
+			ids[token], err = s.number()
+			return err
+		})
+		return ids, int32(len(ids)), err
+	}
+	err = s.list('[', ']', func() error {
+		token, err := s.piece()
+		if err != nil {
+			return fmt.Errorf("piece %d: %w", size, err)
+		}
+		ids[token] = size
+		size++
+		return nil
+	})
+	return ids, size, err
+}
+
+// piece consumes a [piece, score] and returns the piece.
+func (s *scanner) piece() (string, error) {
+	if !s.take('[') {
+		return "", s.fail(`'['`)
+	}
+	token, err := s.text()
+	if err != nil {
+		return "", err
+	}
+	if !s.take(',') {
+		return "", s.fail("a comma")
+	}
+	if _, err := s.value(); err != nil {
+		return "", err
+	}
+	if !s.take(']') {
+		return "", s.fail(`']'`)
+	}
+	return token, nil
+}
+
 // unknownToken returns the id that the model gives to what it cannot spell.
-func unknownToken(file tokenizerFile, ids map[string]int32) (int32, bool) {
-	if file.Model.UnkToken != nil {
-		id, ok := ids[*file.Model.UnkToken]
+func unknownToken(model map[string][]byte, ids map[string]int32) (int32, bool) {
+	var token string
+	if raw := model["unk_token"]; !absent(raw) && json.Unmarshal(raw, &token) == nil {
+		id, ok := ids[token]
 		return id, ok
 	}
-	if file.Model.UnkID != nil && *file.Model.UnkID >= 0 {
-		return *file.Model.UnkID, true
+	var id int32
+	if raw := model["unk_id"]; !absent(raw) && json.Unmarshal(raw, &id) == nil && id >= 0 {
+		return id, true
 	}
 	return 0, false
 }

@@ -7,13 +7,15 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/tokenizer"
 )
 
 func TestParseVocabulary(t *testing.T) {
 	cases := []struct {
 		name, json string
 		ids        map[string]int32
-		added      []AddedToken
+		added      []tokenizer.AddedToken
 		kinds      []kind
 	}{
 		{
@@ -21,7 +23,7 @@ func TestParseVocabulary(t *testing.T) {
 			`{"added_tokens":[{"id":2,"content":"<s>","special":true},{"id":3,"content":"<t>","special":false}],
 			  "model":{"vocab":{"a":0,"b":1}}}`,
 			map[string]int32{"a": 0, "b": 1, "<s>": 2, "<t>": 3},
-			[]AddedToken{{2, "<s>", true}, {3, "<t>", false}},
+			[]tokenizer.AddedToken{{ID: 2, Content: "<s>", Special: true}, {ID: 3, Content: "<t>"}},
 			[]kind{ordinary, ordinary, control, ordinary},
 		},
 		{
@@ -29,28 +31,28 @@ func TestParseVocabulary(t *testing.T) {
 			`{"added_tokens":[{"content":"<unk>","special":true},{"content":"</s>","special":true}],
 			  "model":{"vocab":{"<unk>":0,"</s>":1,"a":2},"unk_token":"<unk>"}}`,
 			map[string]int32{"<unk>": 0, "</s>": 1, "a": 2},
-			[]AddedToken{{0, "<unk>", true}, {1, "</s>", true}},
+			[]tokenizer.AddedToken{{ID: 0, Content: "<unk>", Special: true}, {ID: 1, Content: "</s>", Special: true}},
 			[]kind{ordinary, control, ordinary},
 		},
 		{
 			"the file's ids are not read, as in the library",
 			`{"added_tokens":[{"id":90,"content":"<s>","special":true}],"model":{"vocab":{"a":0}}}`,
 			map[string]int32{"a": 0, "<s>": 1},
-			[]AddedToken{{1, "<s>", true}},
+			[]tokenizer.AddedToken{{ID: 1, Content: "<s>", Special: true}},
 			[]kind{ordinary, control},
 		},
 		{
 			"twice listed and empty",
 			`{"added_tokens":[{"content":"<s>"},{"content":""},{"content":"<s>","special":true}],"model":{"vocab":{"a":0}}}`,
 			map[string]int32{"a": 0, "<s>": 1},
-			[]AddedToken{{1, "<s>", true}},
+			[]tokenizer.AddedToken{{ID: 1, Content: "<s>", Special: true}},
 			[]kind{ordinary, control},
 		},
 		{
 			"unigram",
 			`{"added_tokens":[{"content":"<s>","special":true}],"model":{"vocab":[["<unk>",0],["a",-1.5]],"unk_id":0}}`,
 			map[string]int32{"<unk>": 0, "a": 1, "<s>": 2},
-			[]AddedToken{{2, "<s>", true}},
+			[]tokenizer.AddedToken{{ID: 2, Content: "<s>", Special: true}},
 			[]kind{ordinary, ordinary, control},
 		},
 		{
@@ -63,7 +65,7 @@ func TestParseVocabulary(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			v, err := parseVocabulary([]byte(c.json))
+			v, _, err := parse(c.json, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -90,7 +92,7 @@ func FuzzParseVocabulary(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		v, err := parseVocabulary(data)
+		v, _, err := parse(string(data), Options{})
 		if err != nil {
 			return
 		}
@@ -102,26 +104,39 @@ func FuzzParseVocabulary(f *testing.F) {
 	})
 }
 
+// parse reads a tokenizer.json without the native library.
+func parse(data string, opts Options) (*vocabulary, string, error) {
+	doc, err := newDocument([]byte(data))
+	if err != nil {
+		return nil, "", err
+	}
+	t, patched, err := read(doc, &opts)
+	if err != nil {
+		return nil, "", err
+	}
+	return t.vocab, string(patched), nil
+}
+
 // A blocking core holds Encode inside the library.
 type blockingCore struct {
 	entered, release chan struct{}
 	closed           bool
 }
 
-func (c *blockingCore) encode(string) ([]uint32, error) {
+func (c *blockingCore) encode(string, bool) ([]int32, error) {
 	c.entered <- struct{}{}
 	<-c.release
 	if c.closed {
 		return nil, errors.New("freed under a running call")
 	}
-	return []uint32{0}, nil
+	return []int32{0}, nil
 }
 func (c *blockingCore) decode([]uint32) (string, error) { return "", nil }
 func (c *blockingCore) vocabSize() int                  { return 1 }
 func (c *blockingCore) close() error                    { c.closed = true; return nil }
 
 func TestCloseWaitsForRunningCalls(t *testing.T) {
-	vocab, err := parseVocabulary([]byte(`{"model":{"vocab":{"a":0}}}`))
+	vocab, _, err := parse(`{"model":{"vocab":{"a":0}}}`, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,10 +171,10 @@ func TestCloseWaitsForRunningCalls(t *testing.T) {
 // A core that breaks its word must not put ids into training data.
 type lyingCore struct{ blockingCore }
 
-func (*lyingCore) encode(string) ([]uint32, error) { return []uint32{0, 1 << 31}, nil }
+func (*lyingCore) encode(string, bool) ([]int32, error) { return []int32{0, -1 << 31}, nil }
 
 func TestEncodeChecksTheLibrary(t *testing.T) {
-	vocab, err := parseVocabulary([]byte(`{"model":{"vocab":{"a":0}}}`))
+	vocab, _, err := parse(`{"model":{"vocab":{"a":0}}}`, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

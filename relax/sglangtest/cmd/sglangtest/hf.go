@@ -10,5 +10,5 @@ import (
 // loadHF reads the tokenizer of a checkpoint directory. A binary built without cgo, or with
 // the tag relax_nohf, has none and says so.
 func loadHF(directory string) (sglangtest.Tokenizer, error) {
-	return hf.Load(filepath.Join(directory, "tokenizer.json"))
+	return hf.Load(filepath.Join(directory, "tokenizer.json"), hf.Options{})
 }

@@ -1,8 +1,9 @@
 //! The native half of the engine's Hugging Face tokenizer.
 //!
-//! It exports exactly the C symbols that the Go package `github.com/daulet/tokenizers`
-//! v1.27.0 links against, over the `tokenizers` crate, so that the Go package is used
-//! unchanged while everything native is built from crates.io alone. What may enter: a
+//! It exports the C symbols that the Go package `github.com/daulet/tokenizers` v1.27.0 links
+//! against, over the `tokenizers` crate, so that the Go package is used unchanged while
+//! everything native is built from crates.io alone, and one symbol more, the short way to
+//! encode of [`direct`]. What may enter: a
 //! `tokenizer.json`, text, ids. What it never does: network, files other than the one named,
 //! logging, or unwinding into C. A panic inside `tokenizers` becomes an error result.
 //!
@@ -26,6 +27,11 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::null_mut;
 
 use tokenizers::{Encoding, Tokenizer, TruncationDirection, TruncationParams, TruncationStrategy};
+
+pub mod direct;
+mod engine;
+
+use engine::Engine;
 
 /// How a NUL byte is written inside a C string.
 const NUL_SPELLING: [u8; 2] = [0xC0, 0x80];
@@ -201,10 +207,7 @@ pub unsafe extern "C" fn tokenizers_encode(
     options: *const tokenizers_encode_options,
 ) -> tokenizers_buffer {
     let encoded = guard(|| {
-        let tokenizer = tokenizer
-            .cast::<Tokenizer>()
-            .as_ref()
-            .ok_or("the tokenizer is null")?;
+        let tokenizer = &engine(tokenizer)?.tokenizer;
         let options = options.as_ref().ok_or("the options are null")?;
         if message.is_null() {
             return Err("the text is null".into());
@@ -227,10 +230,7 @@ pub unsafe extern "C" fn tokenizers_decode(
     skip_special_tokens: bool,
 ) -> *mut c_char {
     let decoded = guard(|| {
-        let tokenizer = tokenizer
-            .cast::<Tokenizer>()
-            .as_ref()
-            .ok_or("the tokenizer is null")?;
+        let tokenizer = &engine(tokenizer)?.tokenizer;
         let ids: &[u32] = match len {
             0 => &[],
             _ if ids.is_null() => return Err("the ids are null".into()),
@@ -250,13 +250,7 @@ pub unsafe extern "C" fn tokenizers_decode(
 /// `tokenizer` as for [`tokenizers_encode`].
 #[no_mangle]
 pub unsafe extern "C" fn tokenizers_vocab_size(tokenizer: *mut c_void) -> u32 {
-    let size = guard(|| {
-        let tokenizer = tokenizer
-            .cast::<Tokenizer>()
-            .as_ref()
-            .ok_or("the tokenizer is null")?;
-        u32::try_from(tokenizer.get_vocab_size(true)).map_err(|e| e.to_string())
-    });
+    let size = guard(|| u32::try_from(engine(tokenizer)?.vocab_size()).map_err(|e| e.to_string()));
     size.unwrap_or(0)
 }
 
@@ -268,7 +262,7 @@ pub unsafe extern "C" fn tokenizers_vocab_size(tokenizer: *mut c_void) -> u32 {
 pub unsafe extern "C" fn tokenizers_free_tokenizer(tokenizer: *mut c_void) {
     let _ = guard(|| {
         if !tokenizer.is_null() {
-            drop(Box::from_raw(tokenizer.cast::<Tokenizer>()));
+            drop(Box::from_raw(tokenizer.cast::<Engine>()));
         }
         Ok(())
     });
@@ -347,7 +341,7 @@ unsafe fn load(
     make: impl FnOnce() -> Result<Tokenizer, String>,
 ) -> *mut c_void {
     let message = match guard(make) {
-        Ok(tokenizer) => return Box::into_raw(Box::new(tokenizer)).cast(),
+        Ok(tokenizer) => return Box::into_raw(Box::new(Engine::new(tokenizer))).cast(),
         Err(message) => message,
     };
     if !error.is_null() {
@@ -355,6 +349,12 @@ unsafe fn load(
         *error = spelled.into_raw();
     }
     null_mut()
+}
+
+/// What a handle points at.
+unsafe fn engine<'a>(handle: *mut c_void) -> Result<&'a Engine, String> {
+    let engine = handle.cast::<Engine>().as_ref();
+    engine.ok_or_else(|| "the tokenizer is null".into())
 }
 
 unsafe fn parse(config: *const u8, len: u32) -> Result<Tokenizer, String> {

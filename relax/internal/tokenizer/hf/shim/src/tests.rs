@@ -102,3 +102,69 @@ fn a_panic_becomes_an_error() {
     let message = unsafe { from(json) }.unwrap_err();
     assert!(message.contains("panic"), "{message}");
 }
+
+/// A tokenizer of pieces that begin with U+2581, with a step before Metaspace.
+const PIECES: &[u8] = br#"{"version":"1.0","added_tokens":[
+    {"id":4,"content":"<t>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":false}],
+    "pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Digits","individual_digits":true},
+    {"type":"Metaspace","replacement":"\u2581","prepend_scheme":"first","split":true}]},
+    "model":{"type":"WordLevel","vocab":{"\u2581a":0,"a":1,"u":2,"\u2581":3},"unk_token":"u"}}"#;
+
+unsafe fn direct_ids(tokenizer: *mut c_void, text: &[u8], inner: bool) -> Result<Vec<u32>, String> {
+    let mut room = [9; 8];
+    let got = direct::hfshim_encode(
+        tokenizer,
+        text.as_ptr(),
+        text.len(),
+        inner,
+        room.as_mut_ptr(),
+        room.len(),
+    );
+    if got.error.is_null() {
+        return Ok(room[..got.len].to_vec());
+    }
+    let message = CStr::from_ptr(got.error).to_string_lossy().into_owned();
+    tokenizers_free_string(got.error);
+    Err(message)
+}
+
+#[test]
+fn the_short_way_knows_the_start_of_a_sequence() {
+    unsafe {
+        let tokenizer = from(PIECES).unwrap();
+        assert_eq!(direct_ids(tokenizer, b"a a", false), Ok(vec![0, 0]));
+        assert_eq!(direct_ids(tokenizer, b"a a", true), Ok(vec![1, 0]));
+        assert_eq!(direct_ids(tokenizer, b" a", true), Ok(vec![0]));
+        // The text begins with a token, so its first word is not the first of the sequence.
+        assert_eq!(direct_ids(tokenizer, b"<t>a", false), Ok(vec![4, 1]));
+        assert_eq!(direct_ids(tokenizer, b"", false), Ok(vec![]));
+        tokenizers_free_tokenizer(tokenizer);
+    }
+}
+
+#[test]
+fn the_short_way_takes_nul_and_refuses_what_is_not_text() {
+    unsafe {
+        let tokenizer = from(WORDS).unwrap();
+        assert_eq!(direct_ids(tokenizer, b"a \0 b", true), Ok(vec![0, 2, 1]));
+        assert!(direct_ids(tokenizer, b"a\xC0\x80", true)
+            .unwrap_err()
+            .contains("UTF-8"));
+        assert!(direct_ids(null_mut(), b"a", true)
+            .unwrap_err()
+            .contains("null"));
+        let got =
+            direct::hfshim_encode(tokenizer, b"a b".as_ptr(), 3, true, null_mut(), 0);
+        assert_eq!((got.len, got.error), (2, null_mut()));
+        tokenizers_free_tokenizer(tokenizer);
+    }
+}
+
+#[test]
+fn the_vocabulary_is_counted_as_the_crate_does() {
+    for json in [WORDS, PIECES] {
+        let tokenizer = parse_slice(json).unwrap();
+        let want = tokenizer.get_vocab_size(true);
+        assert_eq!(Engine::new(tokenizer).vocab_size(), want);
+    }
+}
