@@ -33,6 +33,9 @@ type Config struct {
 	// ApplyChatTemplateKwargs is the base layer of every request's chat_template_kwargs.
 	ApplyChatTemplateKwargs json.RawMessage `json:"apply_chat_template_kwargs"`
 
+	// DisconnectGrace is how long a turn goes on in seconds after its client left, in case a retry
+	// joins it; then it is cancelled and nothing is committed. Default 5; 0 cancels at once.
+	DisconnectGrace *float64 `json:"disconnect_grace"`
 	// SystemMessages says what becomes of system messages behind the first place: "keep" (default)
 	// leaves them where they are, and renders them as user messages if the model's template
 	// cannot print them there; "hoist" joins all to one at the beginning, as the reference does,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/agent"
 	"github.com/relax-rollout/relax-rollout/relax/internal/chat"
+	"github.com/relax-rollout/relax-rollout/relax/internal/forest"
 	"github.com/relax-rollout/relax-rollout/relax/internal/gateway"
 	"github.com/relax-rollout/relax-rollout/relax/internal/observe"
 	"github.com/relax-rollout/relax-rollout/relax/internal/safego"
@@ -30,10 +31,15 @@ const (
 // core is the engine behind [Engine]. One goroutine, the loop, owns the schedule and
 // everything a step is made of; others hand it work through do and post.
 type core struct {
-	cfg         resolved
-	alloc       Allocator
-	environ     []string
-	format      *chat.Format
+	cfg     resolved
+	alloc   Allocator
+	environ []string
+	format  *chat.Format
+	// divergences counts requests that did not go on from their Session's newest turn.
+	divergences struct {
+		sync.Mutex
+		by map[forest.Reason]int64
+	}
 	stopIDs     []int32 // the model's and the configured ones
 	isStop      map[int32]bool
 	simulator   *sglangtest.Server // nil with a real backend
@@ -279,6 +285,16 @@ func (c *core) resume() error {
 		c.gate.open()
 		return nil
 	})
+}
+
+// countDivergence counts a request that did not go on from its Session's newest turn.
+func (c *core) countDivergence(why forest.Reason) {
+	c.divergences.Lock()
+	defer c.divergences.Unlock()
+	if c.divergences.by == nil {
+		c.divergences.by = map[forest.Reason]int64{}
+	}
+	c.divergences.by[why]++
 }
 
 func (c *core) baseURL() string { return c.gateway.BaseURL() }

@@ -70,7 +70,7 @@ func Doctor(opts DoctorOptions) (*FormatReport, error) {
 // promptOf is the first prompt of a request, or why there is none.
 func promptOf(format *chat.Format, body []byte) FormatPrompt {
 	refused := func(err error) FormatPrompt { return FormatPrompt{Error: err.Error(), IDs: []int32{}} }
-	req, wrong := wire.ParseChat(body, nil)
+	req, wrong := wire.Chat.Parse(body, nil)
 	if wrong != nil {
 		return refused(wrong)
 	}
@@ -116,7 +116,7 @@ func (o *DoctorOptions) request() (*canon.Request, error) {
 	if absent(o.Messages) {
 		return nil, nil
 	}
-	req, wrong := wire.ParseChat(append(body, '}'), nil)
+	req, wrong := wire.Chat.Parse(append(body, '}'), nil)
 	if wrong != nil {
 		option := wrong.Param
 		if option == "" {

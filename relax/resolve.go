@@ -34,7 +34,9 @@ type resolved struct {
 	sampling  sglang.Sampling
 	kwargs    canon.Value
 	killGrace time.Duration
-	inherit   bool
+	// disconnectGrace is DisconnectGrace with its default.
+	disconnectGrace time.Duration
+	inherit         bool
 }
 
 // resolve checks cfg and fills in defaults. Errors are [*OptionError].
@@ -56,6 +58,11 @@ func resolve(cfg Config) (resolved, error) {
 	}
 	r.kwargs = kwargs
 	r.killGrace = seconds(r.AgentKillGrace)
+	grace := valueOr(r.DisconnectGrace, 5)
+	if !(grace >= 0) || grace > math.MaxInt32 {
+		return r, &OptionError{Option: "disconnect_grace", Problem: fmt.Sprintf("expected zero or a positive number of seconds, found %v", grace)}
+	}
+	r.disconnectGrace = seconds(grace)
 	r.inherit = valueOr(r.AgentEnvInherit, true)
 	r.schedule = schedule.Config{
 		BatchSize: r.RolloutBatchSize, GroupSize: r.NSamplesPerPrompt, Capacity: r.AgenticConcurrency,

@@ -53,6 +53,8 @@ type session struct {
 	idle     chan struct{} // closed while live is 0
 	over     bool          // no new requests
 	requests int           // accepted so far, for request ids
+	turns    []*pending    // on their way
+	answered []*pending    // finished, newest last, for retries
 	lost     int64         // sampled tokens that were never committed
 	lastErr  error         // last backend failure, for a drop's cause
 	process  *agent.Process
@@ -236,19 +238,30 @@ func (s *session) hasRequested() bool {
 	return s.requests > 0
 }
 
-// enter counts a request in; leave counts it out. enter fails once the Session is over.
+// enter counts a request in and numbers it; leave counts it out. enter fails once the Session
+// is over.
 func (s *session) enter() (number int, ok bool) {
+	if !s.visit() {
+		return 0, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests++
+	return s.requests - 1, true
+}
+
+// visit counts a request in that makes no turn.
+func (s *session) visit() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over || s.ctx.Err() != nil {
-		return 0, false
+		return false
 	}
 	if s.live == 0 {
 		s.idle = make(chan struct{})
 	}
 	s.live++
-	s.requests++
-	return s.requests - 1, true
+	return true
 }
 
 func (s *session) leave() {

@@ -24,6 +24,9 @@ type Stats struct {
 		Backend int `json:"backend"`
 	} `json:"requests"`
 	Sessions int `json:"sessions"`
+	// Divergences counts requests that did not go on from their Session's newest turn, by reason:
+	// tools, chat_template_kwargs, message, shorter, longer.
+	Divergences map[string]int64 `json:"divergences"`
 	// Events wait to be polled, Replies were asked for and not given, LostLogs were dropped
 	// because nobody polled.
 	Events   int `json:"events"`
@@ -70,6 +73,12 @@ func (c *core) stats() ([]byte, error) {
 	c.sessionsMu.Lock()
 	s.Sessions = len(c.sessions)
 	c.sessionsMu.Unlock()
+	s.Divergences = map[string]int64{}
+	c.divergences.Lock()
+	for why, n := range c.divergences.by {
+		s.Divergences[string(why)] = n
+	}
+	c.divergences.Unlock()
 	s.Events, s.LostLogs = c.events.pending()
 	s.WeightVersion = c.weight.Load()
 	s.Backend.Kind, s.Backend.URL = c.cfg.Backend, c.backendURL

@@ -20,45 +20,81 @@ import (
 const stallBackoff = 200 * time.Millisecond
 
 // Complete answers one model request: the way of one turn, with no step back. The generation
-// is committed before the answer exists.
+// is committed before the answer exists. A retry of an earlier request gets that one's answer.
 func (s *session) Complete(ctx context.Context, req *canon.Request) (out *wire.Completion, fault *wire.Error) {
-	defer func() {
-		if v := recover(); v != nil {
-			s.core.poison("request", v, debug.Stack())
-			out, fault = nil, wire.Internal("the engine panicked; see the trainer's log")
-		}
-	}()
+	defer s.guard(func(answer *wire.Error) { out, fault = nil, answer })
 	number, ok := s.enter()
 	if !ok {
 		return nil, wire.SessionDiscarded()
 	}
 	defer s.leave()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	defer context.AfterFunc(s.ctx, func() { stop(context.Cause(s.ctx)) })()
-
 	s.core.settle(req)
-	node, seen, err := s.observe(req)
+	if earlier := s.again(req); earlier != nil {
+		return earlier.await(ctx, req)
+	}
+	p := s.begin(ctx, req)
+	defer p.end()
+	p.out, p.fault = s.answer(p, number)
+	return p.out, p.fault
+}
+
+// guard turns a panic of a request into its answer, and poisons the engine.
+func (s *session) guard(answer func(*wire.Error)) {
+	if v := recover(); v != nil {
+		s.core.poison("request", v, debug.Stack())
+		answer(wire.Internal("the engine panicked; see the trainer's log"))
+	}
+}
+
+// answer makes the turn of a pending request.
+func (s *session) answer(p *pending, number int) (*wire.Completion, *wire.Error) {
+	node, seen, divergence, err := s.observe(p.req)
 	if err != nil {
 		return nil, wire.Invalid("messages", "%v", err)
 	}
-	budget, fault := s.budget(req, node)
+	budget, fault := s.budget(p.req, node)
 	if fault != nil {
 		return nil, fault
 	}
 	s.announce()
-	if err := s.group.awaitLease(ctx); err != nil {
+	if err := s.group.awaitLease(p.ctx); err != nil {
 		return nil, s.interrupted(err)
 	}
 	t := &turn{
-		session: s, req: req, node: node, observation: seen, budget: budget,
+		session: s, req: p.req, node: node, observation: seen, budget: budget, divergence: divergence,
 		requestID: "req_" + s.id + "_" + strconv.Itoa(number), rid: s.rid(number), started: time.Now(),
 	}
-	if fault := t.generate(ctx); fault != nil {
+	fault = t.generate(p.ctx)
+	if fault == nil {
+		if err := p.attended(); err != nil {
+			fault = s.interrupted(err)
+		}
+	}
+	if fault != nil {
 		s.lose(len(t.ids))
 		return nil, fault
 	}
 	return t.commit()
+}
+
+// CountTokens is the number of tokens the model would read if req were completed: those of the
+// conversation it extends, as they were sampled, and those of its new messages.
+func (s *session) CountTokens(_ context.Context, req *canon.Request) (n int, fault *wire.Error) {
+	defer s.guard(func(answer *wire.Error) { n, fault = 0, answer })
+	if !s.visit() {
+		return 0, wire.SessionDiscarded()
+	}
+	defer s.leave()
+	s.core.settle(req)
+	match, previous := s.match(req)
+	if match.Observation != nil {
+		return match.Observation.Len(), nil
+	}
+	seen, err := s.core.format.Observe(req, match.From, previous)
+	if err != nil {
+		return 0, wire.Invalid("messages", "%v", err)
+	}
+	return match.Parent.Len() + len(seen.Body) + len(seen.Prompt), nil
 }
 
 // settle applies the options that take part in a conversation's identity.
@@ -69,20 +105,35 @@ func (c *core) settle(req *canon.Request) {
 	}
 }
 
-// observe finds or makes the observation node a request generates from. Tokenisation runs
+// observe finds or makes the observation node a request generates from, and says why the
+// request does not go on from the Session's newest turn, "" if it does. Tokenisation runs
 // without the Session's lock, so that sub-agents do not wait for each other.
-func (s *session) observe(req *canon.Request) (*forest.Node, chat.Observation, error) {
+func (s *session) observe(req *canon.Request) (*forest.Node, chat.Observation, string, error) {
 	match, previous := s.match(req)
+	divergence := s.diverges(match, req)
 	if match.Observation != nil {
-		return match.Observation, chat.Observation{Body: match.Observation.Body(), Prompt: match.Observation.Prompt()}, nil
+		seen := chat.Observation{Body: match.Observation.Body(), Prompt: match.Observation.Prompt()}
+		return match.Observation, seen, divergence, nil
 	}
 	seen, err := s.core.format.Observe(req, match.From, previous)
 	if err != nil {
-		return nil, seen, err
+		return nil, seen, divergence, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.forest.Attach(match, seen.Body, seen.Prompt, req), seen, nil
+	return s.forest.Attach(match, seen.Body, seen.Prompt, req), seen, divergence, nil
+}
+
+// diverges explains and counts a request that does not go on from the newest turn.
+func (s *session) diverges(match forest.Match, req *canon.Request) string {
+	s.mu.Lock()
+	d := s.forest.Explain(match, req)
+	s.mu.Unlock()
+	if d == nil {
+		return ""
+	}
+	s.core.countDivergence(d.Reason)
+	return d.String()
 }
 
 func (s *session) match(req *canon.Request) (forest.Match, chat.Prev) {
@@ -133,6 +184,7 @@ type turn struct {
 	req         *canon.Request
 	node        *forest.Node
 	observation chat.Observation
+	divergence  string
 	budget      int
 	requestID   string
 	rid         string
@@ -295,7 +347,7 @@ func (t *turn) completion(reply chat.Reply) *wire.Completion {
 	}
 	out := &wire.Completion{
 		ID: t.requestID, Created: t.started.Unix(), Model: t.req.Model, Message: reply.Message, Spelling: t.req.Spelling,
-		FinishReason: finish, PromptTokens: t.node.Len(), CompletionTokens: len(t.ids), CachedTokens: t.cached,
+		Divergence: t.divergence, FinishReason: finish, PromptTokens: t.node.Len(), CompletionTokens: len(t.ids), CachedTokens: t.cached,
 	}
 	if !t.req.Logprobs {
 		return out

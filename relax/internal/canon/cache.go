@@ -12,7 +12,7 @@ const DefaultCacheBytes = 32 << 20
 
 // A Cache recognises messages and tool lists of one Session by the raw bytes they came in,
 // so that a replayed history is neither parsed nor stored again. In a list the cache expects
-// after the same messages the one that came there last time: such a hit costs one comparison
+// after the same elements the one that came there last time: such a hit costs one comparison
 // of the raw bytes. Any other hit costs a hash and a comparison. Equal messages
 // from different bytes share one [Message].
 //
@@ -23,6 +23,25 @@ const DefaultCacheBytes = 32 << 20
 // A Cache is safe for concurrent use; its lock is never held while a message is built. A nil
 // Cache builds everything.
 type Cache struct {
+	rules Rules
+	*store
+}
+
+// Rules names the rules by which raw bytes get a meaning. Bytes seen under some rules say
+// nothing under others, so a dialect has Rules of its own for each kind of value it reads.
+type Rules uint8
+
+// For returns the cache as seen by rules: the memory is shared, the raw bytes are not. The
+// cache itself is that of Rules 0.
+func (c *Cache) For(rules Rules) *Cache {
+	if c == nil {
+		return nil
+	}
+	return &Cache{rules: rules, store: c.store}
+}
+
+// A store is what all views of a Cache share.
+type store struct {
 	limit int
 
 	mu    sync.Mutex
@@ -30,6 +49,15 @@ type Cache struct {
 	old   generation
 	// tools is the tool list to expect: the last one.
 	tools *span
+}
+
+// A Meaning is what a piece of raw JSON says.
+type Meaning struct {
+	// Messages are canonical: one element of a request can be several messages, or none.
+	Messages []*Message
+	Tools    []ToolSpec
+	// Skipped names what has no place in messages or tools and was left out.
+	Skipped []string
 }
 
 // A generation is one half of a Cache.
@@ -50,13 +78,15 @@ func (p place) after(s *span) place { return place(State(p).mix(s.key)) }
 // followerOverhead is about what one follower takes, in bytes.
 const followerOverhead = 48
 
-// A span is one piece of raw JSON and what it meant. A forgotten span has no raw bytes.
+// A span is one piece of raw JSON and what it means. A forgotten span has no raw bytes.
 type span struct {
-	key     uint64
-	raw     []byte
-	message *Message
-	tools   []ToolSpec
-	size    int
+	key   uint64
+	rules Rules
+	raw   []byte
+	Meaning
+	// first is the first of the messages, nil if there is none: mostly it is the only one.
+	first *Message
+	size  int
 	// young: the span is in the younger half.
 	young bool
 }
@@ -67,54 +97,75 @@ func NewCache(limit int) *Cache {
 	if limit <= 0 {
 		limit = DefaultCacheBytes
 	}
-	return &Cache{limit: limit}
+	return &Cache{store: &store{limit: limit}}
 }
 
-// Message returns the message that raw means. If the bytes are new, build makes it from a
-// private copy of raw that never changes, so the message may keep parts of it. Errors of
-// build are returned and not remembered.
-func (c *Cache) Message(raw []byte, build func(raw []byte) (*Message, error)) (*Message, error) {
-	_, m, err := c.message(raw, build)
+// Read returns what raw means. If the bytes are new, build finds it from a private copy of raw
+// that never changes, so the meaning may keep parts of it. Errors of build are returned and
+// not remembered.
+func (c *Cache) Read(raw []byte, build func(raw []byte) (Meaning, error)) (Meaning, error) {
+	_, m, err := c.read(raw, build)
 	return m, err
 }
 
-// message is Message with the span, nil for a nil Cache. The span's fields need the lock.
-func (c *Cache) message(raw []byte, build func(raw []byte) (*Message, error)) (*span, *Message, error) {
+// read is Read with the span, nil for a nil Cache. The span's fields need the lock.
+func (c *Cache) read(raw []byte, build func(raw []byte) (Meaning, error)) (*span, Meaning, error) {
 	if c == nil {
 		m, err := build(bytes.Clone(raw))
 		return nil, m, err
 	}
-	key := xxhash.Sum64(raw)
-	if s, m, _ := c.find(key, raw); m != nil {
+	key := keyOf(c.rules, raw)
+	if s, m := c.find(key, c.rules, raw); s != nil {
 		return s, m, nil
 	}
 	owned := bytes.Clone(raw)
 	m, err := build(owned)
 	if err != nil {
-		return nil, nil, err
+		return nil, Meaning{}, err
 	}
-	m = c.Intern(m)
-	s := &span{key: key, raw: owned, message: m, size: len(owned) + m.Size()}
-	c.store(s)
+	s := &span{key: key, rules: c.rules, raw: owned, Meaning: m, size: len(owned) + messageOverhead}
+	for i, message := range m.Messages {
+		m.Messages[i] = c.Intern(message)
+		s.size += m.Messages[i].Size()
+	}
+	if len(m.Messages) > 0 {
+		s.first = m.Messages[0]
+	}
+	for _, name := range m.Skipped {
+		s.size += len(name) + 32
+	}
+	if len(m.Tools) > 0 {
+		// A parsed schema takes several times its text.
+		s.size += 4 * len(owned)
+	}
+	c.store.add(s)
 	return s, m, nil
 }
 
-// Messages reads the JSON array of messages that starts at raw[at] and returns the index
-// after its end. New elements are built as by [Cache.Message]. If build fails, its first
-// error is returned with the array's end, so that a caller may check more; if the array
-// itself is malformed, end is 0.
-func (c *Cache) Messages(raw []byte, at int, build func(index int, raw []byte) (*Message, error)) (
-	messages []*Message, end int, err error) {
+func keyOf(rules Rules, raw []byte) uint64 {
+	const odd = 0x9e3779b97f4a7c15
+	return xxhash.Sum64(raw) + uint64(rules)*odd
+}
+
+// Elements reads the JSON array that starts at raw[at] and returns what its elements mean, in
+// order, with the index after its end. New elements are built as by [Cache.Read]; index counts
+// elements. If build fails, its first error is returned with the array's end, so that a
+// caller may check more; if the array itself is malformed, end is 0.
+func (c *Cache) Elements(raw []byte, at int, build func(index int, raw []byte) (Meaning, error)) (
+	all Meaning, end int, err error) {
 	i := skipSpace(raw, at+1)
 	if i < len(raw) && raw[i] == ']' {
-		return nil, i + 1, nil
+		return Meaning{}, i + 1, nil
 	}
-	run := run{messages: make([]*Message, 0, 64), end: i, known: true}
+	run := run{messages: make([]*Message, 0, 64), end: i, known: c != nil}
+	if c != nil {
+		run.place = place(c.rules)
+	}
 	for {
 		if !c.expected(&run, raw, i) {
 			run.end, err = c.unexpected(&run, raw, i, err, build)
 			if run.end == 0 {
-				return nil, 0, err
+				return Meaning{}, 0, err
 			}
 		}
 		i = skipSpace(raw, run.end)
@@ -122,30 +173,32 @@ func (c *Cache) Messages(raw []byte, at int, build func(index int, raw []byte) (
 			break
 		}
 		if i >= len(raw) || raw[i] != ',' {
-			return nil, 0, spanError(i, "expected ',' or ']'")
+			return Meaning{}, 0, spanError(i, "expected ',' or ']'")
 		}
 		i = skipSpace(raw, i+1)
 	}
 	if err != nil {
-		return nil, i + 1, err
+		return Meaning{}, i + 1, err
 	}
-	return run.messages, i + 1, nil
+	return Meaning{Messages: run.messages, Skipped: run.skipped}, i + 1, nil
 }
 
-// A run is how far a list has been read: its messages, the place after them (known only while
-// the cache has them all), and the index after them.
+// A run is how far a list has been read: what it means so far, the number of elements, the
+// place after them (known only while the cache has them all), and the index after them.
 type run struct {
 	messages []*Message
+	skipped  []string
+	count    int
 	place    place
 	known    bool
 	end      int
 }
 
-// expected reads the messages from raw[i] on that came at the run's place last time and
-// reports whether there was any. A message's bytes are an entire JSON object, so no other
+// expected reads the elements from raw[i] on that came at the run's place last time and
+// reports whether there was any. An element's bytes are an entire JSON object, so no other
 // value can begin with them.
 func (c *Cache) expected(r *run, raw []byte, i int) bool {
-	if c == nil || !r.known {
+	if !r.known {
 		return false
 	}
 	c.mu.Lock()
@@ -158,7 +211,15 @@ func (c *Cache) expected(r *run, raw []byte, i int) bool {
 		}
 		c.touch(s)
 		found = true
-		r.messages, r.place, r.end = append(r.messages, s.message), r.place.after(s), i+len(s.raw)
+		if len(s.Messages) == 1 {
+			r.messages = append(r.messages, s.first)
+		} else {
+			r.messages = append(r.messages, s.Messages...)
+		}
+		if s.Skipped != nil {
+			r.skipped = append(r.skipped, s.Skipped...)
+		}
+		r.count, r.place, r.end = r.count+1, r.place.after(s), i+len(s.raw)
 		comma := skipSpace(raw, r.end)
 		if comma >= len(raw) || raw[comma] != ',' {
 			break
@@ -170,18 +231,19 @@ func (c *Cache) expected(r *run, raw []byte, i int) bool {
 
 // unexpected reads the element at raw[i] and returns the index after it, 0 if it is no value.
 // After a failed build elements are only skipped and the failure passed on.
-func (c *Cache) unexpected(r *run, raw []byte, i int, failed error, build func(index int, raw []byte) (*Message, error)) (int, error) {
+func (c *Cache) unexpected(r *run, raw []byte, i int, failed error, build func(index int, raw []byte) (Meaning, error)) (int, error) {
 	end, err := skipValue(raw, i)
 	if err != nil {
 		return 0, err
 	}
+	index := r.count
+	r.count++
 	if failed != nil {
-		r.messages, r.known = append(r.messages, nil), false
 		return end, failed
 	}
-	index := len(r.messages)
-	s, m, err := c.message(raw[i:end], func(owned []byte) (*Message, error) { return build(index, owned) })
-	r.messages = append(r.messages, m)
+	s, m, err := c.read(raw[i:end], func(owned []byte) (Meaning, error) { return build(index, owned) })
+	r.messages = append(r.messages, m.Messages...)
+	r.skipped = append(r.skipped, m.Skipped...)
 	if r.known = r.known && s != nil; r.known {
 		c.expect(r.place, s)
 		r.place = r.place.after(s)
@@ -190,7 +252,7 @@ func (c *Cache) unexpected(r *run, raw []byte, i int, failed error, build func(i
 }
 
 // expect makes s the span to expect at a place from now on.
-func (c *Cache) expect(p place, s *span) {
+func (c *store) expect(p place, s *span) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.makeRoom(followerOverhead)
@@ -198,7 +260,7 @@ func (c *Cache) expect(p place, s *span) {
 }
 
 // follower returns the span to expect at a place, nil if there is none.
-func (c *Cache) follower(p place) *span {
+func (c *store) follower(p place) *span {
 	s := c.young.followers[p]
 	if s != nil {
 		return s
@@ -212,43 +274,40 @@ func (c *Cache) follower(p place) *span {
 	return s
 }
 
-// Tools returns the tool list that raw means, as [Cache.Message] does for messages.
-func (c *Cache) Tools(raw []byte, build func(raw []byte) ([]ToolSpec, error)) ([]ToolSpec, error) {
-	if c == nil {
-		return build(bytes.Clone(raw))
+// ToolList is [Cache.Read] of the list of tools at raw[at] and returns the index after it, 0 if
+// there is no value. The last list is expected: if it comes again its end need not be sought.
+// Its text is an entire JSON array, so no other value can begin with it.
+func (c *Cache) ToolList(raw []byte, at int, build func(raw []byte) (Meaning, error)) (Meaning, int, error) {
+	if m, n := c.expectedTools(raw, at); n > 0 {
+		return m, at + n, nil
 	}
-	key := xxhash.Sum64(raw)
-	if _, m, tools := c.find(key, raw); m == nil && tools != nil {
-		return tools, nil
-	}
-	owned := bytes.Clone(raw)
-	tools, err := build(owned)
+	end, err := skipValue(raw, at)
 	if err != nil {
-		return nil, err
+		return Meaning{}, 0, err
 	}
-	// A parsed schema takes several times its text.
-	s := &span{key: key, raw: owned, tools: tools, size: 5*len(owned) + messageOverhead}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.insert(s)
-	c.tools = s
-	return tools, nil
+	s, m, err := c.read(raw[at:end], build)
+	if s != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.tools = s
+	}
+	return m, end, err
 }
 
-// ExpectTools returns the last tool list and the length of its text if raw begins with it,
-// else 0. The text is an entire JSON array, so no other value can begin with it.
-func (c *Cache) ExpectTools(raw []byte) ([]ToolSpec, int) {
-	if c == nil {
-		return nil, 0
+// expectedTools returns the last tool list and the length of its text if that is at raw[at],
+// else 0.
+func (c *Cache) expectedTools(raw []byte, at int) (Meaning, int) {
+	if c == nil || at > len(raw) {
+		return Meaning{}, 0
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.tools
-	if s == nil || len(s.raw) == 0 || s.raw[0] != '[' || !bytes.HasPrefix(raw, s.raw) {
-		return nil, 0
+	if s == nil || s.rules != c.rules || len(s.raw) == 0 || s.raw[0] != '[' || !bytes.HasPrefix(raw[at:], s.raw) {
+		return Meaning{}, 0
 	}
 	c.touch(s)
-	return s.tools, len(s.raw)
+	return s.Meaning, len(s.raw)
 }
 
 // Intern returns the message of the cache that equals m, or m itself, which the cache then
@@ -271,23 +330,23 @@ func (c *Cache) Intern(m *Message) *Message {
 	return m
 }
 
-// find returns the span of these bytes and what it means.
-func (c *Cache) find(key uint64, raw []byte) (*span, *Message, []ToolSpec) {
+// find returns the span of these bytes and what it means, nil if there is none.
+func (c *store) find(key uint64, rules Rules, raw []byte) (*span, Meaning) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.young.spans[key]
 	if s == nil {
 		s = c.old.spans[key]
 	}
-	if s == nil || !bytes.Equal(s.raw, raw) {
-		return nil, nil, nil
+	if s == nil || s.rules != rules || !bytes.Equal(s.raw, raw) {
+		return nil, Meaning{}
 	}
 	c.touch(s)
-	return s, s.message, s.tools
+	return s, s.Meaning
 }
 
 // touch moves a span that is used to the young half.
-func (c *Cache) touch(s *span) {
+func (c *store) touch(s *span) {
 	if s.young {
 		return
 	}
@@ -296,14 +355,14 @@ func (c *Cache) touch(s *span) {
 	c.insert(s)
 }
 
-func (c *Cache) store(s *span) {
+func (c *store) add(s *span) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.insert(s)
 }
 
 // insert puts a span into the young half. One of the same hash makes way.
-func (c *Cache) insert(s *span) {
+func (c *store) insert(s *span) {
 	c.makeRoom(s.size)
 	s.young = true
 	if taken := c.young.spans[s.key]; taken != nil {
@@ -313,7 +372,7 @@ func (c *Cache) insert(s *span) {
 }
 
 // makeRoom counts n bytes more and lets the young half grow old when it is full.
-func (c *Cache) makeRoom(n int) {
+func (c *store) makeRoom(n int) {
 	if c.young.spans == nil || c.young.bytes+n > c.limit/2 {
 		for _, s := range c.old.spans {
 			s.forget()
@@ -329,7 +388,7 @@ func (c *Cache) makeRoom(n int) {
 
 // forget frees what a span holds: others may still expect it after them.
 func (s *span) forget() {
-	s.raw, s.message, s.tools = nil, nil, nil
+	s.raw, s.Meaning, s.first = nil, Meaning{}, nil
 }
 
 // Bytes is about what the cache holds now, in bytes.

@@ -305,7 +305,7 @@ func eachElem(raw []byte, fn func(index int, elem []byte) error) error {
 		return spanError(at, "expected an array")
 	}
 	var none *Cache // builds everything
-	_, end, err := none.Messages(raw, at, func(index int, elem []byte) (*Message, error) {
+	_, end, err := readMessages(none, raw, at, func(index int, elem []byte) (*Message, error) {
 		return NewMessage(Message{}), fn(index, elem)
 	})
 	if err != nil {

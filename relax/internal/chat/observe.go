@@ -123,6 +123,8 @@ func (t *template) refuses(c conversation, from int) error {
 	problem := ""
 	for _, m := range c.turns[from:] {
 		switch {
+		case len(m.Parts) > 0:
+			return &TemplateError{Template: t.source, Problem: "could print images, but this version encodes text alone: leave images out"}
 		case m.Role == canon.Tool && !t.traits.Results:
 			problem = "does not print tool results"
 		case len(m.ToolCalls) > 0 && !t.traits.Calls:

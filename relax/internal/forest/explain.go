@@ -58,10 +58,12 @@ func (d *Divergence) String() string {
 // nil if the request extends a response nothing has continued yet, or if there is no response.
 // Ask before the request's own generation is committed.
 func (f *Forest) Divergence(req *canon.Request) *Divergence {
-	if len(f.responses) == 0 {
-		return nil
-	}
-	if m := f.Match(req); m.Parent.kind == Response && !m.Parent.continued {
+	return f.Explain(f.Match(req), req)
+}
+
+// Explain is Divergence of a request whose match is known.
+func (f *Forest) Explain(m Match, req *canon.Request) *Divergence {
+	if len(f.responses) == 0 || (m.Parent.kind == Response && !m.Parent.continued) {
 		return nil
 	}
 	open := make([]*Node, 0, 8)

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"flag"
+	"fmt"
 	"net/http"
 	"os"
 	"strings"
@@ -19,16 +20,20 @@ import (
 // TestMain looks for leaked goroutines, except of benchmarks, whose fasthttp clients leave some.
 func TestMain(m *testing.M) {
 	flag.Parse()
+	dialects["echo"] = echo{}
+	routes["/echo"] = route{posted, true, (*Gateway).turn}
 	if flag.Lookup("test.bench").Value.String() != "" {
 		os.Exit(m.Run())
 	}
-	goleak.VerifyTestMain(m)
+	// The tests, not the gateway, compress with fasthttp, which keeps workers for it.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/valyala/fasthttp/stackless.funcWorker"))
 }
 
 // token is the only session there is.
 const token = "session-secret-0123456789abcdef"
 
-// A fake is a handler with one Session; complete answers its turns.
+// A fake is a handler with one Session; complete answers its turns. It counts the bytes of the
+// first message as tokens.
 type fake struct {
 	cache    *canon.Cache
 	complete func(ctx context.Context, req *canon.Request) (*wire.Completion, *wire.Error)
@@ -38,6 +43,40 @@ func (f *fake) Session(t string) (Session, bool) { return f, t == token }
 func (f *fake) Cache() *canon.Cache              { return f.cache }
 func (f *fake) Complete(ctx context.Context, req *canon.Request) (*wire.Completion, *wire.Error) {
 	return f.complete(ctx, req)
+}
+
+func (f *fake) CountTokens(_ context.Context, req *canon.Request) (int, *wire.Error) {
+	if req.Messages[0].Content == "fail" {
+		return 0, wire.ContextLength(8, 9)
+	}
+	return len(req.Messages[0].Content), nil
+}
+
+// echo is a dialect none of whose words another has. Its body is the text of one message; a
+// stream is asked for with a first "!", and "?" is wrong.
+type echo struct{}
+
+func (echo) Parse(body []byte, _ *canon.Cache) (*canon.Request, *wire.Error) {
+	if string(body) == "?" {
+		return nil, wire.Invalid("text", "no questions")
+	}
+	text, stream := strings.CutPrefix(string(body), "!")
+	return &canon.Request{Stream: stream, Messages: []*canon.Message{canon.NewMessage(canon.Message{Role: canon.User, Content: text})}}, nil
+}
+
+func (echo) AppendAnswer(dst []byte, c *wire.Completion) []byte {
+	return fmt.Appendf(dst, "echo answer %s", c.Message.Content)
+}
+func (echo) AppendError(dst []byte, e *wire.Error) []byte {
+	return fmt.Appendf(dst, "echo error %d %s", e.Status, e.Code)
+}
+func (echo) Connected() string { return "echo connected\n" }
+func (echo) Heartbeat() string { return "echo heartbeat\n" }
+func (echo) AppendStream(dst []byte, c *wire.Completion) []byte {
+	return fmt.Appendf(dst, "echo stream %s", c.Message.Content)
+}
+func (echo) AppendStreamError(dst []byte, e *wire.Error) []byte {
+	return fmt.Appendf(dst, "echo stream error %d %s", e.Status, e.Code)
 }
 
 // say answers with the text of the last message.
@@ -59,7 +98,7 @@ type parked struct {
 }
 
 func newParked() *parked {
-	return &parked{waiting: make(chan struct{}, 1000), causes: make(chan error, 1000)}
+	return &parked{waiting: make(chan struct{}, 5000), causes: make(chan error, 5000)}
 }
 
 func (p *parked) complete(ctx context.Context, _ *canon.Request) (*wire.Completion, *wire.Error) {

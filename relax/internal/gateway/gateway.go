@@ -7,7 +7,8 @@
 // Connections are accepted here and served one owned goroutine each; fasthttp's own accept
 // loop leaves workers behind that nobody can join. A request that waits for its turn holds its
 // parsed form, not its body, and one epoll set watches all of them for clients that leave
-// (disconnect.go), because fasthttp does not tell.
+// (disconnect.go), because fasthttp does not tell. Whatever the path, a request passes the same
+// checks in the same order: path, method, credential, a free place, body.
 package gateway
 
 import (
@@ -55,6 +56,9 @@ type Session interface {
 	// Complete makes one turn. It returns soon after ctx ended, which happens when the client
 	// left ([ErrClientLeft]) or the gateway closes ([ErrClosed]). Exactly one result is not nil.
 	Complete(ctx context.Context, req *canon.Request) (*wire.Completion, *wire.Error)
+	// CountTokens returns how many tokens the model would read if req were completed. It samples
+	// nothing and records nothing.
+	CountTokens(ctx context.Context, req *canon.Request) (int, *wire.Error)
 }
 
 // Config describes a gateway. Goroutines and Handler are required.
@@ -64,8 +68,16 @@ type Config struct {
 	Port int
 	// AdvertiseURL replaces http://host:port in BaseURL, for agents that reach it by another name.
 	AdvertiseURL string
-	// MaxBodyBytes bounds a request body, also after decompression. Default 256 MiB.
+	// MaxBodyBytes bounds a request body, also after decompression. Default 256 MiB. One sent
+	// without Content-Length may have at most 96 MiB.
 	MaxBodyBytes int
+	// MaxConnections bounds the connections served at once; each is a descriptor of the process,
+	// and so is what it needs of the backend. A connection over it is told 503 with Retry-After
+	// and closed. Default 16,384.
+	MaxConnections int
+	// MaxRequests bounds the requests with a Session that are under way at once, parked ones
+	// included. One over it gets 503 with Retry-After. Default: MaxConnections.
+	MaxRequests int
 	// Model is the id GET /models lists, "" for none.
 	Model string
 	// Heartbeat is the pause between two comments of a waiting stream. Default 15 s.
@@ -73,6 +85,13 @@ type Config struct {
 	// IdleTimeout closes connections without a request. Default 10 minutes: longer than the
 	// clients' own, so that they do not send into a close.
 	IdleTimeout time.Duration
+	// ReadTimeout bounds the time a client takes to send the headers of a request, and again the
+	// time it takes to send the body, which gets one second more for each 64 KiB that came.
+	// Default 1 minute.
+	ReadTimeout time.Duration
+	// WriteTimeout closes connections whose clients read less than 64 KiB of an answer in this
+	// time. Default 2 minutes.
+	WriteTimeout time.Duration
 	// Goroutines owns the accept loop, the connections and the watcher.
 	Goroutines *safego.Group
 	Handler    Handler
@@ -95,6 +114,18 @@ func (c *Config) setDefaults() {
 	if c.IdleTimeout <= 0 {
 		c.IdleTimeout = 10 * time.Minute
 	}
+	if c.MaxConnections <= 0 {
+		c.MaxConnections = 16384
+	}
+	if c.MaxRequests <= 0 {
+		c.MaxRequests = c.MaxConnections
+	}
+	if c.ReadTimeout <= 0 {
+		c.ReadTimeout = time.Minute
+	}
+	if c.WriteTimeout <= 0 {
+		c.WriteTimeout = 2 * time.Minute
+	}
 	if c.Log == nil {
 		c.Log = func(string) {}
 	}
@@ -113,7 +144,10 @@ type Gateway struct {
 
 	requestBase string // random start of generated request ids
 	requests    atomic.Uint64
-	turns       atomic.Int64
+	heads       sync.Map     // *fasthttp.RequestHeader → *head, until the request is answered
+	turns       atomic.Int64 // requests with a Session that are under way
+	served      atomic.Int64 // connections; those that are turned away apart
+	refusals    chan struct{}
 
 	mu    sync.Mutex
 	conns map[*clientConn]struct{} // nil once closing
@@ -140,7 +174,7 @@ func New(cfg Config) (*Gateway, error) {
 		ln.Close()
 		return nil, fmt.Errorf("gateway: cannot watch for clients that leave: %w", err)
 	}
-	g := &Gateway{cfg: cfg, ln: ln, watcher: w, base: advertised, conns: map[*clientConn]struct{}{}}
+	g := &Gateway{cfg: cfg, ln: ln, watcher: w, base: advertised, conns: map[*clientConn]struct{}{}, refusals: make(chan struct{}, maxRefusals)}
 	if g.base == "" {
 		g.base = "http://" + ln.Addr().String()
 	}
@@ -176,11 +210,14 @@ func (g *Gateway) newServer() *fasthttp.Server {
 	return &fasthttp.Server{
 		Handler:            g.serve,
 		ErrorHandler:       g.refuse,
+		HeaderReceived:     g.arrived,
+		ExpectHandler:      g.expect,
 		MaxRequestBodySize: g.cfg.MaxBodyBytes,
 		// One header block must fit; with ReduceMemoryUsage the buffer goes back to its pool
 		// while a request waits.
-		ReadBufferSize:               64 << 10,
+		ReadBufferSize:               maxHeaderBytes,
 		ReduceMemoryUsage:            true,
+		ReadTimeout:                  g.cfg.ReadTimeout,
 		IdleTimeout:                  g.cfg.IdleTimeout,
 		DisablePreParseMultipartForm: true,
 		NoDefaultServerHeader:        true,
@@ -205,51 +242,6 @@ func (g *Gateway) spawn(name string, fn func()) {
 		defer g.owned.Done()
 		fn()
 	})
-}
-
-func (g *Gateway) accept() {
-	for {
-		nc, err := g.ln.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil { // out of descriptors, most likely: wait for some to be closed
-			g.cfg.Log(fmt.Sprintf("accept: %v", err))
-			select {
-			case <-time.After(50 * time.Millisecond):
-				continue
-			case <-g.ctx.Done():
-				return
-			}
-		}
-		c := &clientConn{TCPConn: nc.(*net.TCPConn)}
-		if !g.add(c) {
-			nc.Close()
-			return
-		}
-	}
-}
-
-// add serves a connection in its goroutine. It is false once the gateway is closing.
-func (g *Gateway) add(c *clientConn) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.conns == nil {
-		return false
-	}
-	g.conns[c] = struct{}{}
-	g.spawn("gateway-conn", func() {
-		defer g.remove(c)
-		_ = g.server.ServeConn(c) // how a connection ended is the client's to know
-	})
-	return true
-}
-
-func (g *Gateway) remove(c *clientConn) {
-	c.TCPConn.Close() // also after a panic
-	g.mu.Lock()
-	delete(g.conns, c)
-	g.mu.Unlock()
 }
 
 // Close ends the gateway: nothing is accepted any more, request contexts end with
@@ -285,29 +277,4 @@ func (g *Gateway) Close(ctx context.Context) error {
 		}
 		return fmt.Errorf("gateway: connections were cut: %w", ctx.Err())
 	}
-}
-
-// A clientConn is an accepted connection that can close slowly.
-type clientConn struct {
-	*net.TCPConn
-	// linger is set when the answer was written before the request was read to its end. A close
-	// would then reset the connection, and the client would not see the answer.
-	linger bool
-}
-
-// Close closes the connection; a lingering one first reads, for at most 2 s, what the client
-// still sends.
-func (c *clientConn) Close() error {
-	if !c.linger {
-		return c.TCPConn.Close()
-	}
-	if c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(2*time.Second)) == nil {
-		var waste [32 << 10]byte
-		for {
-			if _, err := c.Read(waste[:]); err != nil {
-				break
-			}
-		}
-	}
-	return c.TCPConn.Close()
 }

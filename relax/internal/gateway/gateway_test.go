@@ -66,7 +66,14 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/agentic_api/v1/chat/completions", chat, 200, "you said hi"},
 		{"POST", "/agentic_api//v1//chat/completions/", chat, 200, "you said hi"},
 		{"POST", "/agentic_api//chat/completions?x=1", chat, 200, "you said hi"},
-		{"GET", "/agentic_api/v1/models", "", 200, `{"object":"list","data":[{"id":"qwen/x","object":"model","created":0,"owned_by":"relax"}]}`},
+		{"HEAD", "/agentic_api/", "", 200, ""},
+		{"HEAD", "/agentic_api", "", 200, ""},
+		{"HEAD", "/agentic_api/v1/", "", 200, ""},
+		{"HEAD", "/agentic_api/v1/messages", "", 405, ""},
+		{"POST", "/agentic_api/v1/echo?beta=true", "hi", 200, "echo answer you said hi"},
+		{"POST", "/agentic_api/v1/v1/echo", "hi", 200, "echo answer you said hi"},
+		{"POST", "/agentic_api//messages/count_tokens", chat, 200, `{"input_tokens":2}`},
+		{"GET", "/agentic_api/v1/models?limit=5", "", 200, `"id":"qwen/x"`},
 		{"GET", "/agentic_api/models/qwen/x", "", 200, `"id":"qwen/x"`},
 		{"GET", "/agentic_api/models/other", "", 404, "no such model"},
 		{"GET", "/agentic_api/health", "", 200, `"sessions":3`},
@@ -74,8 +81,8 @@ func TestRoutes(t *testing.T) {
 		{"HEAD", "/agentic_api/healthz", "", 200, ""},
 		{"GET", "/agentic_api/chat/completions", "", 405, "use POST"},
 		{"POST", "/agentic_api/models", "", 405, "use GET"},
-		{"POST", "/agentic_api/v1/responses", chat, 404, "Chat Completions only"},
-		{"POST", "/agentic_api/v1/messages", chat, 404, "Chat Completions only"},
+		{"GET", "/agentic_api/", "", 405, "use POST"},
+		{"GET", "/agentic_api/v1/responses/resp_1", "", 404, "no such path"},
 		{"GET", "/agentic_api/nope", "", 404, "no such path"},
 		{"GET", "/agentic_apix/models", "", 404, "no such path"},
 		{"POST", "/v1/chat/completions", chat, 404, "/agentic_api/"},
@@ -101,7 +108,7 @@ func TestRoutes(t *testing.T) {
 			if test.status == 405 && resp.Header.Get("Allow") == "" {
 				t.Error("no Allow header")
 			}
-			if test.status >= 400 {
+			if test.status >= 400 && test.method != "HEAD" {
 				errorOf(t, body)
 			}
 			if strings.Contains(string(body), token) {
@@ -342,6 +349,8 @@ func TestRawRequests(t *testing.T) {
 		{"chunked", head + "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n" + chunk, "you said raw"},
 		{"long headers", head + "X-Long: " + strings.Repeat("y", 60<<10) + last[len(head)-2:], "you said raw"},
 		{"too long headers", head + "X-Long: " + strings.Repeat("y", 80<<10) + "\r\n\r\n", "HTTP/1.1 431"},
+		{"HTTP/1.0", strings.Replace(last, "/1.1", "/1.0", 1), "you said raw"},
+		{"HTTP/1.0 stream", "POST /agentic_api/echo HTTP/1.0\r\nAuthorization: Bearer " + token + "\r\nContent-Length: 3\r\n\r\n!hi", "\r\n\r\necho connected\necho stream you said hi"},
 		{"no HTTP", "hello\r\n\r\n", "HTTP/1.1 400"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -35,10 +35,12 @@ func (f *chatFields) read(key string, at int) (end int, err error) {
 	rules := ruler{param: "messages"}
 	switch key {
 	case "messages":
-		f.messages, end, err = rules.messages(f.body, at, f.cache)
+		l, end, err := rules.messages(f.body, at, f.cache)
+		f.messages.replace(l)
 		return end, err
 	case "tools":
-		f.tools, end, err = rules.tools(f.body, at, f.cache)
+		l, end, err := rules.tools(f.body, at, f.cache)
+		f.tools.replace(l)
 		return end, err
 	}
 	end, err = canon.SkipValue(f.body, at)

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
@@ -28,7 +29,26 @@ func (r ruler) fail(format string, args ...any) *Error { return Invalid(r.param,
 type list[T any] struct {
 	items []T
 	fault *Error
+	// skipped names what the list holds that could not be used.
+	skipped []string
 }
+
+// replace takes in a list that comes after l under the same key: the last one counts. A fault
+// stays, for what lies behind it was never checked to be JSON.
+func (l *list[T]) replace(later list[T]) {
+	if l.fault == nil {
+		*l = later
+	}
+}
+
+// The kinds of raw JSON the dialects read through a cache, see [canon.Cache.For].
+const (
+	chatElements canon.Rules = iota + 1
+	messagesElements
+	messagesSystem
+	chatTools
+	messagesTools
+)
 
 // messages reads the JSON list of messages at raw[at] through the cache and returns the index
 // after it. null is an empty list. The error is for text that is no JSON.
@@ -40,16 +60,20 @@ func (r ruler) messages(raw []byte, at int, cache *canon.Cache) (list[*canon.Mes
 		}
 		return list[*canon.Message]{fault: r.fail("messages must be list, not %s", v.TypeName())}, end, nil
 	}
-	messages, end, err := cache.Messages(raw, at, func(i int, owned []byte) (*canon.Message, error) {
-		return r.parseMessage(owned, i)
-	})
+	return elements(raw, at, cache.For(chatElements), r.parseMessage)
+}
+
+// elements reads the JSON list at raw[at] element by element through a cache.
+func elements(raw []byte, at int, cache *canon.Cache, build func(index int, raw []byte) (canon.Meaning, error)) (
+	list[*canon.Message], int, error) {
+	all, end, err := cache.Elements(raw, at, build)
 	if end == 0 {
 		return list[*canon.Message]{}, 0, err
 	}
 	if err != nil {
 		return list[*canon.Message]{fault: asError(err, "body")}, end, nil
 	}
-	return list[*canon.Message]{items: messages}, end, nil
+	return list[*canon.Message]{items: all.Messages, skipped: all.Skipped}, end, nil
 }
 
 // parseAt reads the value at raw[at] and returns the index after it.
@@ -75,6 +99,9 @@ func conversation(req *canon.Request, messages list[*canon.Message], tools list[
 	}
 	req.Messages = mergeLeadingSystem(messages.items, cache)
 	req.Tools = tools.items
+	if len(messages.skipped)+len(tools.skipped) > 0 {
+		req.Ignored = sortedNames(slices.Concat(req.Ignored, messages.skipped, tools.skipped))
+	}
 	return nil
 }
 
@@ -93,53 +120,61 @@ func mergeLeadingSystem(messages []*canon.Message, cache *canon.Cache) []*canon.
 		texts[i] = m.Content
 	}
 	merged := *messages[0]
-	merged.Content = strings.Join(texts, "\n\n")
+	merged.Content = strings.Join(texts, systemGlue)
 	messages[n-1] = cache.Intern(canon.NewMessage(merged))
 	return messages[n-1:]
 }
 
 // parseMessage reads one message from raw bytes that never change.
-func (r ruler) parseMessage(raw []byte, index int) (*canon.Message, error) {
+func (r ruler) parseMessage(index int, raw []byte) (canon.Meaning, error) {
 	at := path{"messages", index}
 	v, err := canon.ParseOwned(raw)
 	if err != nil {
-		return nil, Invalid("body", "%s: %v (counted from the message's start)", at, err)
+		return canon.Meaning{}, Invalid("body", "%s: %v (counted from the message's start)", at, err)
 	}
 	m, e := r.message(v, at)
 	if e != nil {
-		return nil, e
+		return canon.Meaning{}, e
 	}
 	return m, nil
 }
 
 // message checks one message object in the reference's order of rules.
-func (r ruler) message(v canon.Value, at path) (*canon.Message, *Error) {
+func (r ruler) message(v canon.Value, at path) (canon.Meaning, *Error) {
+	var none canon.Meaning
 	if v.Kind() != canon.Object {
-		return nil, r.fail("%s must be dict, not %s", at, v.TypeName())
+		return none, r.fail("%s must be dict, not %s", at, v.TypeName())
 	}
 	role, e := r.role(v, at)
 	if e != nil {
-		return nil, e
+		return none, e
 	}
 	m := canon.Message{Role: role}
 	if role == canon.Assistant {
 		if m.ToolCalls, e = r.toolCalls(v, at); e != nil {
-			return nil, e
+			return none, e
 		}
 	}
 	if m.Reasoning, e = r.reasoning(v, at); e != nil {
-		return nil, e
+		return none, e
 	}
 	if id, ok := v.Get("tool_call_id"); ok && role == canon.Tool {
 		if id.Kind() != canon.String || id.Str() == "" {
-			return nil, r.fail("%s.tool_call_id must be a non-empty str, not %s", at, describe(id))
+			return none, r.fail("%s.tool_call_id must be a non-empty str, not %s", at, describe(id))
 		}
 		m.ToolCallID = id.Str()
 	}
-	if m.Content, e = r.content(v, &m, at); e != nil {
-		return nil, e
+	content, ok := v.Get("content")
+	if !ok && len(m.ToolCalls) == 0 && m.Reasoning == "" {
+		return none, r.fail("%s.content is missing", at)
 	}
-	return canon.NewMessage(m), nil
+	if role == canon.System && content.Kind() == canon.Array {
+		return r.systemList(content.Elems(), m, at)
+	}
+	if e = r.content(content, &m, at); e != nil {
+		return none, e
+	}
+	return canon.Meaning{Messages: []*canon.Message{canon.NewMessage(m)}}, nil
 }
 
 func (r ruler) role(v canon.Value, at path) (canon.Role, *Error) {
@@ -176,71 +211,6 @@ func (r ruler) reasoning(v canon.Value, at path) (string, *Error) {
 	default:
 		return "", r.fail("%s.reasoning_content must be str or null, not %s", at, text.TypeName())
 	}
-}
-
-// content reads the message's text. An assistant message may be empty even without calls and
-// reasoning, unlike the reference's: a turn of no visible tokens is one we hand out
-// ourselves, so its replay must be accepted.
-func (r ruler) content(v canon.Value, m *canon.Message, at path) (string, *Error) {
-	content, ok := v.Get("content")
-	if !ok && len(m.ToolCalls) == 0 && m.Reasoning == "" {
-		return "", r.fail("%s.content is missing", at)
-	}
-	switch content.Kind() {
-	case canon.Null:
-		if m.Role != canon.Assistant {
-			return "", r.fail("%s.content must not be null", at)
-		}
-		return "", nil
-	case canon.String:
-		if content.Str() == "" && m.Role != canon.Assistant && m.Role != canon.Tool {
-			return "", r.fail("%s.content must not be empty", at)
-		}
-		return content.Str(), nil
-	case canon.Array:
-		return r.parts(content.Elems(), at)
-	default:
-		return "", r.fail("%s.content must be str, list or null, not %s", at, content.TypeName())
-	}
-}
-
-// parts collapses a list of text parts to one string.
-func (r ruler) parts(parts []canon.Value, at path) (string, *Error) {
-	if len(parts) == 0 {
-		return "", r.fail("%s.content must not be an empty list", at)
-	}
-	if len(parts) == 1 {
-		return r.part(parts[0], at, 0)
-	}
-	var text strings.Builder
-	for i, part := range parts {
-		s, e := r.part(part, at, i)
-		if e != nil {
-			return "", e
-		}
-		text.WriteString(s)
-	}
-	return text.String(), nil
-}
-
-func (r ruler) part(part canon.Value, at path, i int) (string, *Error) {
-	if part.Kind() != canon.Object {
-		return "", r.fail("%s.content[%d] must be dict, not %s", at, i, part.TypeName())
-	}
-	kind, _ := part.Get("type")
-	switch kind.Str() {
-	case "image_url", "image", "input_image":
-		return "", r.fail("%s.content[%d]: images are not supported yet; send text only", at, i)
-	}
-	text, _ := part.Get("text")
-	if text.Kind() != canon.String {
-		return "", r.fail("%s.content[%d] of type %s has no text; only text parts are supported",
-			at, i, describe(kind))
-	}
-	if text.Str() == "" {
-		return "", r.fail("%s.content[%d].text must not be empty", at, i)
-	}
-	return text.Str(), nil
 }
 
 // describe shows a value in an error text: short strings by their text, the rest by type.
@@ -306,74 +276,112 @@ func (r ruler) toolCall(item canon.Value, at string) (canon.ToolCall, *Error) {
 // it. null is an empty list; entries that are not function tools are skipped, as the
 // reference does. The error is for text that is no JSON.
 func (r ruler) tools(raw []byte, at int, cache *canon.Cache) (list[canon.ToolSpec], int, error) {
-	if at <= len(raw) {
-		if tools, n := cache.ExpectTools(raw[at:]); n > 0 {
-			return list[canon.ToolSpec]{items: tools}, at + n, nil
-		}
-	}
-	end, err := canon.SkipValue(raw, at)
-	if err != nil {
-		return list[canon.ToolSpec]{}, 0, err
-	}
-	tools, err := cache.Tools(raw[at:end], func(owned []byte) ([]canon.ToolSpec, error) {
+	return toolList(raw, at, cache.For(chatTools), r.param, r.tool)
+}
+
+// toolList reads the JSON list of tools at raw[at] through a cache. read reads one object of
+// the list and reports whether it is a tool a model can be offered.
+func toolList(raw []byte, at int, cache *canon.Cache, param string, read func(v canon.Value, i int) (canon.ToolSpec, bool, *Error)) (
+	list[canon.ToolSpec], int, error) {
+	m, end, err := cache.ToolList(raw, at, func(owned []byte) (canon.Meaning, error) {
 		v, err := canon.ParseOwned(owned)
 		if err != nil {
-			return nil, Invalid("body", "tools: %v (counted from the list's start)", err)
+			return canon.Meaning{}, Invalid("body", "tools: %v (counted from the list's start)", err)
 		}
-		tools, e := r.toolList(v)
+		m, e := everyTool(v, param, read)
 		if e != nil {
-			return nil, e
+			return canon.Meaning{}, e
 		}
-		return tools, nil
+		return m, nil
 	})
-	if err != nil {
-		return list[canon.ToolSpec]{fault: asError(err, r.param)}, end, nil
+	if end == 0 {
+		return list[canon.ToolSpec]{}, 0, err
 	}
-	return list[canon.ToolSpec]{items: tools}, end, nil
+	if err != nil {
+		return list[canon.ToolSpec]{fault: asError(err, param)}, end, nil
+	}
+	return list[canon.ToolSpec]{items: m.Tools, skipped: m.Skipped}, end, nil
 }
 
-func (r ruler) toolList(v canon.Value) ([]canon.ToolSpec, *Error) {
+func everyTool(v canon.Value, param string, read func(v canon.Value, i int) (canon.ToolSpec, bool, *Error)) (canon.Meaning, *Error) {
+	var m canon.Meaning
 	if v.IsNull() {
-		return nil, nil
+		return m, nil
 	}
 	if v.Kind() != canon.Array {
-		return nil, r.fail("tools must be list or null, not %s", v.TypeName())
+		return m, Invalid(param, "tools must be list or null, not %s", v.TypeName())
 	}
-	tools := make([]canon.ToolSpec, 0, len(v.Elems()))
+	m.Tools = make([]canon.ToolSpec, 0, len(v.Elems()))
 	for i, item := range v.Elems() {
-		if item.Kind() != canon.Object {
-			return nil, r.fail("tools[%d] must be dict, not %s", i, item.TypeName())
+		tool, ok, e := read(item, i)
+		if e != nil {
+			return canon.Meaning{}, e
 		}
-		kind, _ := item.Get("type")
-		function, _ := item.Get("function")
-		if kind.Kind() != canon.String || kind.Str() != "function" || function.Kind() != canon.Object {
+		if ok {
+			m.Tools = append(m.Tools, tool)
 			continue
 		}
-		tool, e := r.tool(function, i)
-		if e != nil {
-			return nil, e
-		}
-		tools = append(tools, tool)
+		m.Skipped = addSkipped(m.Skipped, skippedName("tools", item))
 	}
-	return tools, nil
+	return m, nil
 }
 
-func (r ruler) tool(function canon.Value, i int) (canon.ToolSpec, *Error) {
+// maxSkipped bounds the names kept of what one message or list holds that is left out.
+const maxSkipped = 16
+
+func addSkipped(names []string, name string) []string {
+	if len(names) >= maxSkipped || slices.Contains(names, name) {
+		return names
+	}
+	return append(names, name)
+}
+
+// skippedName names an item that is left out by its list and its type.
+func skippedName(list string, item canon.Value) string {
+	kind, _ := item.Get("type")
+	switch {
+	case item.Kind() != canon.Object:
+		return list + "." + item.TypeName()
+	case kind.Kind() != canon.String:
+		return list + ".untyped"
+	default:
+		return list + "." + canon.Shorten(kind.Str(), 40)
+	}
+}
+
+// tool reads one entry of tools; other types than function are no tools.
+func (r ruler) tool(item canon.Value, i int) (canon.ToolSpec, bool, *Error) {
+	if item.Kind() != canon.Object {
+		return canon.ToolSpec{}, false, r.fail("tools[%d] must be dict, not %s", i, item.TypeName())
+	}
+	kind, _ := item.Get("type")
+	function, _ := item.Get("function")
+	if kind.Kind() != canon.String || kind.Str() != "function" || function.Kind() != canon.Object {
+		return canon.ToolSpec{}, false, nil
+	}
 	name, _ := function.Get("name")
 	if name.Kind() != canon.String {
-		return canon.ToolSpec{}, r.fail("tools[%d].function.name must be str, not %s", i, name.TypeName())
+		return canon.ToolSpec{}, false, r.fail("tools[%d].function.name must be str, not %s", i, name.TypeName())
 	}
 	parameters, _ := function.Get("parameters")
-	var description *string
-	switch d, _ := function.Get("description"); d.Kind() {
-	case canon.Null:
-	case canon.String:
-		text := d.Str()
-		description = &text
-	default:
-		return canon.ToolSpec{}, r.fail("tools[%d].function.description must be str or null, not %s", i, d.TypeName())
+	description, e := toolDescription(function, r.param, fmt.Sprintf("tools[%d].function", i))
+	if e != nil {
+		return canon.ToolSpec{}, false, e
 	}
 	tool := canon.NewToolSpec(name.Str(), description, parameters)
 	tool.Function = function
-	return tool, nil
+	return tool, true, nil
+}
+
+// toolDescription reads the description member of v, nil if there is none.
+func toolDescription(v canon.Value, param, at string) (*string, *Error) {
+	switch d, _ := v.Get("description"); d.Kind() {
+	case canon.Null:
+		return nil, nil
+	case canon.String:
+		text := d.Str()
+		return &text, nil
+	default:
+		return nil, Invalid(param, "%s.description must be str or null, not %s", at, d.TypeName())
+	}
 }

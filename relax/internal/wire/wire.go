@@ -50,6 +50,8 @@ type Completion struct {
 	PromptTokens, CompletionTokens, CachedTokens int
 	// Logprobs is nil unless the request asked for them.
 	Logprobs []TokenLogprob
+	// Divergence says why the turn does not continue the Session's newest one, "" if it does.
+	Divergence string
 }
 
 // A Dialect is one HTTP protocol. Dialects hold no state.

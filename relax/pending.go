@@ -1,0 +1,198 @@
+package relax
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+	"github.com/relax-rollout/relax-rollout/relax/internal/gateway"
+	"github.com/relax-rollout/relax-rollout/relax/internal/wire"
+)
+
+// replays is how many answers a Session keeps for retries. A client tries again within
+// seconds; an answer shares its message with the forest.
+const replays = 32
+
+// A pending is a turn on its way and the clients that wait for it. The turn runs on the
+// goroutine of the request that began it; retries of that request join and only wait. A client
+// that leaves leaves the turn running for disconnect_grace, in case it comes back: SDKs give up
+// on a connection and send the same request again. Nothing is committed for nobody.
+type pending struct {
+	session *session
+	req     *canon.Request
+	ctx     context.Context // the turn's: ends with the Session, or when nobody waits any more
+	cancel  context.CancelCauseFunc
+	unwatch func() bool   // stops watching the first client
+	done    chan struct{} // closed once out and fault are set
+	out     *wire.Completion
+	fault   *wire.Error
+
+	// Under session.mu.
+	waiting int
+	grace   *time.Timer
+	back    chan struct{} // closed when somebody waits again
+}
+
+// begin starts a turn that the client behind ctx waits for. end must be called.
+func (s *session) begin(ctx context.Context, req *canon.Request) *pending {
+	p := &pending{session: s, req: req, done: make(chan struct{}), waiting: 1}
+	p.ctx, p.cancel = context.WithCancelCause(s.ctx)
+	s.mu.Lock()
+	s.turns = append(s.turns, p)
+	s.mu.Unlock()
+	p.unwatch = context.AfterFunc(ctx, func() { p.leave(context.Cause(ctx)) })
+	return p
+}
+
+// end hands the answer to those who joined and keeps it for those who come later.
+func (p *pending) end() {
+	p.unwatch()
+	s := p.session
+	s.mu.Lock()
+	s.turns = slices.DeleteFunc(s.turns, func(o *pending) bool { return o == p })
+	if p.grace != nil {
+		p.grace.Stop()
+	}
+	if p.out == nil && p.fault == nil { // a panic
+		p.fault = wire.Internal("the engine panicked; see the trainer's log")
+	}
+	if p.fault == nil {
+		s.remember(p)
+	}
+	s.mu.Unlock()
+	close(p.done)
+	p.cancel(context.Canceled)
+}
+
+// remember keeps a finished turn for retries. The Session is locked.
+func (s *session) remember(p *pending) {
+	if len(s.answered) == replays {
+		s.answered = append(s.answered[:0], s.answered[1:]...)
+	}
+	s.answered = append(s.answered, p)
+}
+
+// again finds the turn that a retry asks for: one on its way, which the caller now waits for
+// too, or a finished one. nil if there is none.
+func (s *session) again(req *canon.Request) *pending {
+	if req.Retry == (canon.Retry{}) {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.turns {
+		if p.ctx.Err() == nil && sameRequest(p.req, req) {
+			p.join()
+			return p
+		}
+	}
+	for _, p := range slices.Backward(s.answered) {
+		if sameRequest(p.req, req) {
+			return p
+		}
+	}
+	return nil
+}
+
+// sameRequest reports whether a retry repeats an earlier request: the same conversation and
+// settings, and the same key where both have one.
+func sameRequest(earlier, retry *canon.Request) bool {
+	a, b := earlier.Retry.Key, retry.Retry.Key
+	if a != b && (a != "" && b != "" || retry.Retry.Attempt == 0) {
+		return false
+	}
+	return slices.EqualFunc(earlier.Messages, retry.Messages, (*canon.Message).Equal) &&
+		canon.EqualTools(earlier.Tools, retry.Tools) && earlier.Kwargs.Equal(retry.Kwargs) &&
+		earlier.MaxTokens == retry.MaxTokens && earlier.Logprobs == retry.Logprobs &&
+		slices.Equal(earlier.Stop, retry.Stop) && equalSeeds(earlier.Seed, retry.Seed)
+}
+
+func equalSeeds(a, b *int64) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
+}
+
+// join counts one more client. The Session is locked.
+func (p *pending) join() {
+	p.waiting++
+	if p.grace != nil {
+		p.grace.Stop()
+		p.grace = nil
+	}
+	if p.back != nil {
+		close(p.back)
+		p.back = nil
+	}
+}
+
+// leave counts a client out. The last one starts the grace; a gateway that closes ends all.
+func (p *pending) leave(cause error) {
+	s := p.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.waiting--; p.waiting > 0 {
+		return
+	}
+	grace := s.core.cfg.disconnectGrace
+	if grace <= 0 || !errors.Is(cause, gateway.ErrClientLeft) {
+		p.cancel(cause)
+		return
+	}
+	p.grace = time.AfterFunc(grace, func() { p.expire(cause) })
+}
+
+// expire ends a turn for which nobody came back.
+func (p *pending) expire(cause error) {
+	p.session.mu.Lock()
+	defer p.session.mu.Unlock()
+	if p.waiting == 0 {
+		p.cancel(cause)
+	}
+}
+
+// attended waits until somebody is there to take the answer, or the turn is over.
+func (p *pending) attended() error {
+	s := p.session
+	for {
+		s.mu.Lock()
+		if p.waiting > 0 && p.ctx.Err() == nil {
+			s.mu.Unlock()
+			return nil
+		}
+		if p.back == nil {
+			p.back = make(chan struct{})
+		}
+		back := p.back
+		s.mu.Unlock()
+		select {
+		case <-back:
+		case <-p.ctx.Done():
+			return context.Cause(p.ctx)
+		}
+	}
+}
+
+// await is the answer of a turn that another request began or ended, spelled for req. The
+// caller was counted in by again.
+func (p *pending) await(ctx context.Context, req *canon.Request) (*wire.Completion, *wire.Error) {
+	select {
+	case <-p.done:
+	default:
+		select {
+		case <-p.done:
+		case <-ctx.Done():
+			p.leave(context.Cause(ctx))
+			return nil, p.session.interrupted(context.Cause(ctx))
+		}
+	}
+	if p.fault != nil {
+		return nil, p.fault
+	}
+	out := *p.out
+	out.Model, out.Spelling = req.Model, req.Spelling
+	return &out, nil
+}
