@@ -73,6 +73,10 @@ class Config:
     apply_chat_template_kwargs: Mapping[str, Any] | None = _option(
         "Base layer of every request's chat_template_kwargs. Default: empty."
     )
+    disconnect_grace: float | None = _option(
+        "How long a turn goes on in seconds after its client left, in case a retry joins it. "
+        "Default: 5; 0 cancels it at once."
+    )
     system_messages: str | None = _option(
         'System messages behind the first place: "keep" them where they are (default), or "hoist" '
         "all to one at the beginning as the reference does."
