@@ -2,6 +2,7 @@ package forest
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -66,14 +67,19 @@ func (f *Forest) Explain(m Match, req *canon.Request) *Divergence {
 	if len(f.responses) == 0 || (m.Parent.kind == Response && !m.Parent.continued) {
 		return nil
 	}
-	open := make([]*Node, 0, 8)
-	for _, n := range f.responses {
-		if !n.continued {
+	open := make([]*Node, 0, comparedEnds)
+	for i := len(f.responses) - 1; i >= 0 && len(open) < comparedEnds; i-- {
+		if n := f.responses[i]; !n.continued {
 			open = append(open, n)
 		}
 	}
+	slices.Reverse(open)
 	return difference(f.nearest(req, open), req)
 }
+
+// comparedEnds bounds the conversations a diverging request is compared with, the newest first:
+// a harness that branches on every request must not pay for all it ever said.
+const comparedEnds = 4
 
 // nearest returns the node whose conversation shares most with the request, the newest of
 // equals. nodes is not empty and in order of commit.
