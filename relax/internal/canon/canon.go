@@ -55,7 +55,8 @@ type Message struct {
 	Content string
 	// Parts is the content of a message with images, in order; nil for text alone.
 	Parts []Part
-	// Reasoning is the message's reasoning_content, "" if none.
+	// Reasoning is the message's reasoning_content, "" if none. White space at its ends is the
+	// template's, not the model's: clients trim it, and it takes no part in identity.
 	Reasoning string
 	// ToolCalls are the assistant's calls, in order.
 	ToolCalls []ToolCall
@@ -158,7 +159,7 @@ func sum(fill func(dst []byte) []byte) uint64 {
 // afterwards; the calls' Arguments must be canonical.
 func NewMessage(m Message) *Message {
 	m.Content = validText(m.Content)
-	m.Reasoning = validText(m.Reasoning)
+	m.Reasoning = strings.TrimSpace(validText(m.Reasoning))
 	m.Parts = settleParts(&m)
 	if len(m.ToolCalls) == 0 {
 		m.ToolCalls = nil

@@ -230,6 +230,14 @@ func TestMessageIdentity(t *testing.T) {
 			t.Errorf("%s: a change of it is not seen", name)
 		}
 	}
+	// Clients trim reasoning that they send back (qwen-code does).
+	for _, spaced := range []string{"\nr\n", " r", "r\u2028"} {
+		other := base
+		other.Reasoning = spaced
+		if o := NewMessage(other); !a.Equal(o) || o.Reasoning != "r" {
+			t.Errorf("reasoning %q is another message", spaced)
+		}
+	}
 	// Equal hashes alone do not make messages equal.
 	forged := NewMessage(Message{Role: User, Content: "other"})
 	forged.hash = a.hash

@@ -28,8 +28,8 @@ type Reply struct {
 // ids are, there is a message, and a flag if something was wrong with them. state is the
 // state that was generated from and obs the observation before it; req is the request. The
 // final stop token is left out of the text; the caller keeps it in the stored ids. Nothing is
-// trimmed beyond what SGLang's parsers trim, so that the message comes back the same when a
-// client sends it again. The ids of tool calls are the model's
+// trimmed beyond what SGLang's parsers trim and, of reasoning, white space at its ends (see
+// [canon.Message]), so that the message comes back the same when a client sends it again. The ids of tool calls are the model's
 // own if it writes them, else they follow from state and ids alone.
 func (f *Format) Read(state canon.State, ids []int32, req *canon.Request, obs Observation) Reply {
 	visible := ids

@@ -172,15 +172,26 @@ func (chatDialect) AppendAnswer(dst []byte, c *Completion) []byte {
 	dst = appendChatHead(dst, c, "chat.completion")
 	dst = append(dst, `"message":`...)
 	dst = appendChatMessage(dst, c.Message, false)
+	dst = append(dst, `,"logprobs":`...)
+	dst = appendChatLogprobs(dst, c.Logprobs)
 	return appendChatTail(dst, c)
 }
 
-// AppendStream appends one chunk with the entire message and usage, then [DONE].
+// AppendStream appends one chunk with the entire message, one with the finish reason and usage,
+// then [DONE]. The reference has one chunk for both; but the SDKs' accumulators look at the
+// finish reason before they take the chunk's calls, and would never call the last one done.
 func (chatDialect) AppendStream(dst []byte, c *Completion) []byte {
 	dst = appendFrame(dst, func(dst []byte) []byte {
 		dst = appendChatHead(dst, c, "chat.completion.chunk")
 		dst = append(dst, `"delta":`...)
 		dst = appendChatMessage(dst, c.Message, true)
+		dst = append(dst, `,"logprobs":`...)
+		dst = appendChatLogprobs(dst, c.Logprobs)
+		return append(dst, `,"finish_reason":null}],"usage":null}`...)
+	})
+	dst = appendFrame(dst, func(dst []byte) []byte {
+		dst = appendChatHead(dst, c, "chat.completion.chunk")
+		dst = append(dst, `"delta":{},"logprobs":null`...)
 		return appendChatTail(dst, c)
 	})
 	return append(dst, doneFrame...)
@@ -215,8 +226,6 @@ func appendChatHead(dst []byte, c *Completion, object string) []byte {
 }
 
 func appendChatTail(dst []byte, c *Completion) []byte {
-	dst = append(dst, `,"logprobs":`...)
-	dst = appendChatLogprobs(dst, c.Logprobs)
 	dst = append(dst, `,"finish_reason":`...)
 	dst = appendTextOrNull(dst, c.FinishReason)
 	dst = append(dst, `}],"usage":{`...)

@@ -122,7 +122,7 @@ func sample() *Completion {
 	return &Completion{
 		ID: "1", Created: 17, Model: "m<&>\u2028", FinishReason: FinishToolCalls,
 		PromptTokens: 10, CompletionTokens: 3, CachedTokens: 4,
-		Message: canon.NewMessage(canon.Message{Role: canon.Assistant, Reasoning: "think\u2028", Content: "a\n\u0085\u2029é",
+		Message: canon.NewMessage(canon.Message{Role: canon.Assistant, Reasoning: "thi\u2028nk", Content: "a\n\u0085\u2029é",
 			ToolCalls: []canon.ToolCall{{ID: "c0", Name: "f", Arguments: `{"a":1}`}, {ID: "c1", Name: "g", Arguments: `{}`}}}),
 		Logprobs: []TokenLogprob{{"a\n", -0.25}, {"é", float32(math.Inf(-1))}},
 	}
@@ -132,7 +132,7 @@ func sample() *Completion {
 func TestAppendChat(t *testing.T) {
 	got := string(Chat.AppendAnswer(nil, sample()))
 	want := `{"id":"chatcmpl_1","object":"chat.completion","created":17,"model":"m<&>` + "\u2028" + `","choices":[{"index":0,` +
-		`"message":{"role":"assistant","content":"a\n` + "\u0085\u2029" + `é","reasoning_content":"think` + "\u2028" + `","tool_calls":[` +
+		`"message":{"role":"assistant","content":"a\n` + "\u0085\u2029" + `é","reasoning_content":"thi` + "\u2028" + `nk","tool_calls":[` +
 		`{"id":"c0","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}},` +
 		`{"id":"c1","type":"function","function":{"name":"g","arguments":"{}"}}]},` +
 		`"logprobs":{"content":[{"token":"a\n","logprob":-0.25,"bytes":[97,10],"top_logprobs":[]},` +
@@ -148,38 +148,45 @@ func TestAppendChat(t *testing.T) {
 	}
 }
 
-// Case SSE1.
+// Case SSE1, in two chunks (settled: the SDKs' accumulators need the finish reason after the calls).
 func TestAppendChatStream(t *testing.T) {
 	got := string(Chat.AppendStream(nil, sample()))
 	if strings.ContainsAny(got, "\u0085\u2028\u2029") {
 		t.Error("the frame holds characters some clients take for line ends")
 	}
 	frames := strings.Split(got, "\n\n")
-	if len(frames) != 3 || frames[1] != "data: [DONE]" || frames[2] != "" {
+	if len(frames) != 4 || frames[2] != "data: [DONE]" || frames[3] != "" {
 		t.Fatalf("frames %q", frames)
 	}
-	var chunk struct {
+	type chunk struct {
 		Object  string
 		Choices []struct {
 			Delta struct {
-				Content, Reasoning_content string
-				Tool_calls                 []struct {
+				Role, Content, Reasoning_content string
+				Tool_calls                       []struct {
 					Index *int
 					ID    string
 				}
 			}
 			Finish_reason string
 		}
-		Usage struct{ Total_tokens int }
+		Usage *struct{ Total_tokens int }
 	}
-	if err := json.Unmarshal([]byte(strings.TrimPrefix(frames[0], "data: ")), &chunk); err != nil {
-		t.Fatal(err)
+	var first, last chunk
+	for i, into := range []*chunk{&first, &last} {
+		if err := json.Unmarshal([]byte(strings.TrimPrefix(frames[i], "data: ")), into); err != nil {
+			t.Fatal(err)
+		}
 	}
-	c := chunk.Choices[0]
-	if chunk.Object != "chat.completion.chunk" || chunk.Usage.Total_tokens != 13 || c.Finish_reason != "tool_calls" ||
-		c.Delta.Content != "a\n\u0085\u2029é" || c.Delta.Reasoning_content != "think\u2028" ||
+	end := last.Choices[0]
+	if last.Object != first.Object || last.Usage == nil || last.Usage.Total_tokens != 13 || end.Finish_reason != "tool_calls" ||
+		end.Delta.Role != "" || len(end.Delta.Tool_calls) != 0 {
+		t.Errorf("the last chunk is %+v", last)
+	}
+	c := first.Choices[0]
+	if first.Object != "chat.completion.chunk" || first.Usage != nil || c.Finish_reason != "" || c.Delta.Content != "a\n\u0085\u2029é" || c.Delta.Reasoning_content != "thi\u2028nk" ||
 		len(c.Delta.Tool_calls) != 2 || *c.Delta.Tool_calls[1].Index != 1 {
-		t.Errorf("got %+v", chunk)
+		t.Errorf("the first chunk is %+v", first)
 	}
 }
 

@@ -18,6 +18,8 @@ type Error struct {
 	// Param is the request field at fault, "" (null on the wire) if there is none.
 	Param   string
 	Message string
+	// Details is a JSON object with more, for dialects whose errors have one; "" for none.
+	Details string
 	// Retry is the x-should-retry header's value, nil when the header is not sent.
 	Retry *bool
 }

@@ -92,7 +92,7 @@ func (f *messagesFields) read(key string, at int) (end int, err error) {
 		return 0, fmt.Errorf("%s: %w", canon.Shorten(key, 40), err)
 	}
 	switch key {
-	case "model", "max_tokens", "stop_sequences", "stream", "thinking":
+	case "model", "max_tokens", "stop_sequences", "stream", "thinking", "thread":
 		f.small[key] = v
 	default:
 		if !v.IsNull() {
@@ -137,9 +137,20 @@ func (f *messagesFields) systemField(at int) (list[*canon.Message], int, error) 
 	return list[*canon.Message]{items: m.Messages, skipped: m.Skipped}, end, nil
 }
 
+// noThreads refuses a conversation that the server is to keep: its history would be lost without
+// a word. By the error code the SDKs' tool runners know that they must send all of it, and do.
+func noThreads() *Error {
+	e := Invalid("thread", "thread must be absent: no conversation is stored here; send the complete history in messages")
+	e.Details = `{"error_code":"thread_unsupported_request","unsupported":[]}`
+	return e
+}
+
 // settings fills what is neither messages nor tools nor the turn limit.
 func (f *messagesFields) settings(req *canon.Request) *Error {
 	var e *Error
+	if thread := f.small["thread"]; !thread.IsNull() {
+		return noThreads()
+	}
 	if stop := f.small["stop_sequences"]; stop.Kind() == canon.String {
 		return Invalid("stop_sequences", "stop_sequences must be list of str or null, not str")
 	} else if req.Stop, e = stopStrings("stop_sequences", stop); e != nil {

@@ -232,6 +232,10 @@ func appendMessagesError(dst []byte, e *Error) []byte {
 	dst = append(dst, messagesErrorType(e.Status)...)
 	dst = append(dst, `","message":`...)
 	dst = appendText(dst, message)
+	if e.Details != "" {
+		dst = append(dst, `,"details":`...)
+		dst = append(dst, e.Details...)
+	}
 	return append(dst, `},"request_id":null`...)
 }
 

@@ -227,6 +227,25 @@ func TestMessagesCasesD(t *testing.T) {
 	})
 }
 
+// The SDKs' tool runners ask the server to keep the conversation, and fall back to complete
+// histories by this code.
+func TestThreadsAreRefused(t *testing.T) {
+	const body = `{"max_tokens":5,"messages":[{"role":"user","content":"x"}],"thread":`
+	for _, thread := range []string{`{"type":"create"}`, `{"type":"continue","previous_message_id":"msg_1"}`} {
+		_, e := Messages.Parse([]byte(body+thread+"}"), nil)
+		if e == nil || e.Status != 400 || e.Param != "thread" {
+			t.Fatalf("%s: %v", thread, e)
+		}
+		got := string(Messages.AppendError(nil, e))
+		if !strings.Contains(got, `"details":{"error_code":"thread_unsupported_request","unsupported":[]}}`) || !json.Valid([]byte(got)) {
+			t.Errorf("%s: %s", thread, got)
+		}
+	}
+	if _, e := Messages.Parse([]byte(body+"null}"), nil); e != nil {
+		t.Errorf("thread null: %v", e)
+	}
+}
+
 func TestParseCountTokens(t *testing.T) {
 	req, e := ParseCountTokens([]byte(`{"model":"m","messages":[{"role":"user","content":"x"}]}`), nil)
 	if e != nil || req.MaxTokens != 0 || req.Model != "m" || len(req.Messages) != 1 {
@@ -264,7 +283,7 @@ func TestAppendMessages(t *testing.T) {
 	signature := `sig_` + hashText(c.Message)
 	got := string(Messages.AppendAnswer(nil, c))
 	want := `{"id":"msg_1","type":"message","role":"assistant","model":"m<&>` + "\u2028" + `","content":[` +
-		`{"type":"thinking","thinking":"think` + "\u2028" + `","signature":"` + signature + `"},` +
+		`{"type":"thinking","thinking":"thi` + "\u2028" + `nk","signature":"` + signature + `"},` +
 		`{"type":"text","text":"a\n` + "\u0085\u2029" + `é"},` +
 		`{"type":"tool_use","id":"c0","name":"f","input":{"a":1}},{"type":"tool_use","id":"c1","name":"g","input":{}}],` +
 		`"stop_reason":"tool_use","stop_sequence":null,"stop_details":null,"container":null,` + messagesUsage + `}`
@@ -297,7 +316,7 @@ func TestMessagesStopReasons(t *testing.T) {
 // Cases SSE5 and SSE6.
 func TestAppendMessagesStream(t *testing.T) {
 	c := sample()
-	c.Message = canon.NewMessage(canon.Message{Role: canon.Assistant, Reasoning: "think\u2028", Content: "a\n",
+	c.Message = canon.NewMessage(canon.Message{Role: canon.Assistant, Reasoning: "thi\u2028nk", Content: "a\n",
 		ToolCalls: []canon.ToolCall{{ID: "c0", Name: "f", Arguments: `{"a":1}`}}})
 	got := string(Messages.AppendStream(nil, c))
 	signature := `sig_` + hashText(c.Message)
@@ -305,7 +324,7 @@ func TestAppendMessagesStream(t *testing.T) {
 		{"message_start", `,"message":{"id":"msg_1","type":"message","role":"assistant","model":"m<&>\u2028","content":[],"stop_reason":null,"stop_sequence":null,"stop_details":null,` +
 			`"container":null,` + strings.Replace(messagesUsage, `output_tokens":3`, `output_tokens":0`, 1) + `}`},
 		{"content_block_start", `,"index":0,"content_block":{"type":"thinking","thinking":"","signature":""}`},
-		{"content_block_delta", `,"index":0,"delta":{"type":"thinking_delta","thinking":"think\u2028"}`},
+		{"content_block_delta", `,"index":0,"delta":{"type":"thinking_delta","thinking":"thi\u2028nk"}`},
 		{"content_block_delta", `,"index":0,"delta":{"type":"signature_delta","signature":"` + signature + `"}`},
 		{"content_block_stop", `,"index":0`},
 		{"content_block_start", `,"index":1,"content_block":{"type":"text","text":""}`},

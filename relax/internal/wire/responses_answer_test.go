@@ -53,7 +53,7 @@ func TestAppendResponse(t *testing.T) {
 			`"truncation":"disabled","output":[`
 	}
 	want := head("completed", "null") +
-		`{"id":"rs_1","type":"reasoning","status":"completed","summary":[{"type":"summary_text","text":"think` + "\u2028" + `"}],"content":[{"type":"reasoning_text","text":"think` + "\u2028" + `"}],"encrypted_content":null},` +
+		`{"id":"rs_1","type":"reasoning","status":"completed","summary":[{"type":"summary_text","text":"thi` + "\u2028" + `nk"}],"content":[{"type":"reasoning_text","text":"thi` + "\u2028" + `nk"}],"encrypted_content":null},` +
 		`{"id":"msg_1","type":"message","status":"completed","role":"assistant","content":[{"type":"output_text","text":"` + content + `","annotations":[],"logprobs":[]}]},` +
 		`{"id":"fc_1_0","type":"function_call","status":"completed","call_id":"c0","name":"shell","arguments":"{\"a\":1}"},` +
 		`{"id":"ctc_1_1","type":"custom_tool_call","status":"completed","call_id":"c1","name":"apply_patch","input":"p"},` +
