@@ -13,6 +13,8 @@ import pytest
 from conftest import TESTS, alive, check_script, eventually, run_script
 
 PRELUDE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 import os, sys, gc, warnings
 import relax_rollout as rr
 from conftest import options, task
@@ -309,6 +311,7 @@ def test_python_keeps_its_signals():
     check_script(
         """
 import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as the prelude does
 handlers = {s: signal.getsignal(s) for s in signal.valid_signals() if s not in (9, 19)}
 """
         + PRELUDE
