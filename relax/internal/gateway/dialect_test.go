@@ -226,5 +226,11 @@ func TestDivergenceHeader(t *testing.T) {
 		if got, sent := resp.Header["X-Relax-Divergence"]; sent != (test.want != "") || sent && got[0] != test.want {
 			t.Errorf("got %q", got)
 		}
+		io.WriteString(conn, rawHead("/v1/chat/completions", fmt.Sprint("Content-Length: ", len(chatBody("x", true))))+chatBody("x", true))
+		_, body := answer(t, r)
+		comment := "\n\n: x-relax-divergence: " + test.want + "\n\ndata: "
+		if strings.Contains(body, comment) != (test.want != "") {
+			t.Errorf("divergence %q: the stream is %q", test.divergence, body)
+		}
 	}
 }

@@ -44,6 +44,9 @@ func finish(dst []byte, d wire.Dialect, t *turn, req *canon.Request) []byte {
 	if e != nil {
 		return d.AppendStreamError(dst, e)
 	}
+	if completion.Divergence != "" { // the headers have left; clients skip comments
+		dst = append(append(append(dst, ": x-relax-divergence: "...), shownDivergence(completion)...), "\n\n"...)
+	}
 	return d.AppendStream(dst, completion)
 }
 

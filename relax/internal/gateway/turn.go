@@ -83,7 +83,7 @@ func (g *Gateway) turn(ctx *fasthttp.RequestCtx, h *head) {
 		return
 	}
 	if completion.Divergence != "" {
-		ctx.Response.Header.Set("x-relax-divergence", printable([]byte(completion.Divergence), 512))
+		ctx.Response.Header.Set("x-relax-divergence", shownDivergence(completion))
 	}
 	ctx.SetContentType("application/json")
 	buf := answers.Get().(*[]byte)
@@ -91,6 +91,9 @@ func (g *Gateway) turn(ctx *fasthttp.RequestCtx, h *head) {
 	ctx.SetBody(*buf)
 	answers.Put(buf)
 }
+
+// shownDivergence is a completion's divergence as one short line of visible ASCII.
+func shownDivergence(c *wire.Completion) string { return printable([]byte(c.Divergence), 512) }
 
 var answers = sync.Pool{New: func() any { return new([]byte) }}
 
