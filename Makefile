@@ -44,6 +44,7 @@ GOSOURCES := $(shell find relax capi -name '*.go' -not -name '*_test.go' -o -pat
              include/relax_rollout.h capi/relax.map python/relax_rollout/_version.py Makefile
 STAMP     := $(VENV)/.installed
 FETCHED   := $(CACHE)/checkpoints/.fetched
+CODERS    := $(CACHE)/clis/.fetched
 
 .PHONY: help
 help:
@@ -86,8 +87,14 @@ $(FETCHED): $(REAL)/fetch $(REAL)/package.json $(REAL)/package-lock.json | tools
 	$(REAL)/fetch "$(NPM)" $(@D)
 	@touch $@
 
+# Real coding CLIs, which the Python tests run as agents. Without them those tests are skipped, or
+# fail where CI=true.
+$(CODERS): $(addprefix testdata/clis/,fetch package.json package-lock.json) | tools
+	@if command -v "$(NPM)" >/dev/null && testdata/clis/fetch "$(NPM)" $(@D); then touch $@; else \
+	  echo "the coding CLIs could not be installed (see above; npm is $(NPM)): their tests will be skipped"; fi
+
 .PHONY: deps
-deps: $(CACHE)/.modules $(TOKLIB) $(STAMP) $(FETCHED)
+deps: $(CACHE)/.modules $(TOKLIB) $(STAMP) $(FETCHED) $(CODERS)
 
 # ---- what is built --------------------------------------------------------------------------
 
@@ -135,7 +142,7 @@ test-c: lib
 	CC="$(CC)" CXX="$(CXX)" capi/ctest/run.sh $(ROOT)/$(LIB) $(ROOT)/$(INIT)
 
 .PHONY: test-python
-test-python: lib $(STAMP) $(FETCHED)
+test-python: lib $(STAMP) $(FETCHED) $(CODERS)
 	cd python && CC="$(CC)" GO="$(GO)" $(PY) -m pytest -q
 
 # Benchmarks once each: they must run, their numbers are not judged here.

@@ -16,14 +16,6 @@ type responsesDialect struct{}
 func (responsesDialect) Connected() string { return connected }
 func (responsesDialect) Heartbeat() string { return heartbeat }
 
-// The kinds of raw JSON this dialect reads through a cache, beside those in rules.go.
-const (
-	responsesItems canon.Rules = iota + 64
-	responsesInstructions
-	responsesTurns
-	responsesTools
-)
-
 // responsesFields are the parts of a Responses request that mean something. Input and tools are
 // read while the body is walked; what is wrong with them is kept, because other fields are
 // checked first.

@@ -48,6 +48,10 @@ const (
 	messagesSystem
 	chatTools
 	messagesTools
+	responsesItems
+	responsesInstructions
+	responsesTurns
+	responsesTools
 )
 
 // messages reads the JSON list of messages at raw[at] through the cache and returns the index
