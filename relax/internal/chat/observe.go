@@ -194,11 +194,11 @@ func (f *Format) newPrompt(t *template, role canon.Role, options canon.Value) (*
 	c.options = options
 	closed, err := t.print(c, false)
 	if err != nil {
-		return &prompt{}, nil //nolint:nilerr // no such conversation: no prompt of its own
+		return &prompt{}, nil // no such conversation: no prompt of its own
 	}
 	open, err := t.print(c, true)
 	if err != nil {
-		return &prompt{}, nil //nolint:nilerr // as above
+		return &prompt{}, nil
 	}
 	n := common(closed, open)
 	rest := open.from(n)
