@@ -31,19 +31,25 @@ type pending struct {
 
 	// Under session.mu.
 	waiting int
+	attempt int // the last try that was answered or joined
 	grace   *time.Timer
 	back    chan struct{} // closed when somebody waits again
 }
 
-// begin starts a turn that the client behind ctx waits for. end must be called.
-func (s *session) begin(ctx context.Context, req *canon.Request) *pending {
-	p := &pending{session: s, req: req, done: make(chan struct{}), waiting: 1}
-	p.ctx, p.cancel = context.WithCancelCause(s.ctx)
+// pend finds the turn of a retry, which the caller now waits for too, or begins one, which the
+// caller makes: then mine is set and end must be called.
+func (s *session) pend(ctx context.Context, req *canon.Request) (p *pending, mine bool) {
 	s.mu.Lock()
+	if p = s.again(req); p != nil {
+		s.mu.Unlock()
+		return p, false
+	}
+	p = &pending{session: s, req: req, done: make(chan struct{}), waiting: 1, attempt: req.Retry.Attempt}
+	p.ctx, p.cancel = context.WithCancelCause(s.ctx)
 	s.turns = append(s.turns, p)
 	s.mu.Unlock()
 	p.unwatch = context.AfterFunc(ctx, func() { p.leave(context.Cause(ctx)) })
-	return p
+	return p, true
 }
 
 // end hands the answer to those who joined and keeps it for those who come later.
@@ -74,26 +80,47 @@ func (s *session) remember(p *pending) {
 	s.answered = append(s.answered, p)
 }
 
-// again finds the turn that a retry asks for: one on its way, which the caller now waits for
-// too, or a finished one. nil if there is none.
+// again finds the turn that a retry asks for, nil if there is none: one that lost its client,
+// the only one in flight, or an answer. Requests can be equal and yet two (best of n), and a
+// retry without a key does not say which it was; so of several that have their clients it takes
+// none, and each try is answered once. The Session is locked.
 func (s *session) again(req *canon.Request) *pending {
 	if req.Retry == (canon.Retry{}) {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	var flying []*pending
 	for _, p := range s.turns {
-		if p.ctx.Err() == nil && sameRequest(p.req, req) {
-			p.join()
-			return p
+		if p.ctx.Err() == nil && p.asked(req) {
+			flying = append(flying, p)
 		}
 	}
+	left := slices.IndexFunc(flying, func(p *pending) bool { return p.waiting == 0 })
+	switch {
+	case left >= 0:
+		flying[left].join(req)
+		return flying[left]
+	case len(flying) == 1:
+		flying[0].join(req)
+		return flying[0]
+	case len(flying) > 1:
+		return nil
+	}
 	for _, p := range slices.Backward(s.answered) {
-		if sameRequest(p.req, req) {
+		if p.asked(req) {
+			p.attempt = req.Retry.Attempt
 			return p
 		}
 	}
 	return nil
+}
+
+// asked reports whether a retry can be one of p's request: the same, and a later try of it than
+// was answered, or of the same key.
+func (p *pending) asked(retry *canon.Request) bool {
+	if !sameRequest(p.req, retry) {
+		return false
+	}
+	return retry.Retry.Attempt > p.attempt || (retry.Retry.Key != "" && retry.Retry.Key == p.req.Retry.Key)
 }
 
 // sameRequest reports whether a retry repeats an earlier request: the same conversation and
@@ -117,8 +144,9 @@ func equalSeeds(a, b *int64) bool {
 }
 
 // join counts one more client. The Session is locked.
-func (p *pending) join() {
+func (p *pending) join(retry *canon.Request) {
 	p.waiting++
+	p.attempt = max(p.attempt, retry.Retry.Attempt)
 	if p.grace != nil {
 		p.grace.Stop()
 		p.grace = nil
@@ -142,16 +170,15 @@ func (p *pending) leave(cause error) {
 		p.cancel(cause)
 		return
 	}
-	p.grace = time.AfterFunc(grace, func() { p.expire(cause) })
-}
-
-// expire ends a turn for which nobody came back.
-func (p *pending) expire(cause error) {
-	p.session.mu.Lock()
-	defer p.session.mu.Unlock()
-	if p.waiting == 0 {
-		p.cancel(cause)
-	}
+	var timer *time.Timer
+	timer = time.AfterFunc(grace, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if p.grace == timer { // else somebody came back, and perhaps left again
+			p.cancel(cause)
+		}
+	})
+	p.grace = timer
 }
 
 // attended waits until somebody is there to take the answer, or the turn is over.

@@ -312,3 +312,68 @@ func TestDisconnectGraceIsChecked(t *testing.T) {
 		t.Errorf("err %v", err)
 	}
 }
+
+// Requests that are equal and yet two, as best-of-n makes them: a retry without a key takes the
+// turn that lost its client, and none that has it.
+func TestARetryTakesNoSiblingsTurn(t *testing.T) {
+	t.Parallel()
+	s, b := slowEngine(t, 30)
+	type result struct {
+		out   *wire.Completion
+		fault *wire.Error
+	}
+	ask := func(ctx context.Context, retry canon.Retry) chan result {
+		done := make(chan result, 1)
+		go func() {
+			out, fault := s.Complete(ctx, askFor("u", retry))
+			done <- result{out, fault}
+		}()
+		return done
+	}
+	first := ask(context.Background(), canon.Retry{})
+	<-b.begun
+	ctx, leave := context.WithCancelCause(context.Background())
+	gone := ask(ctx, canon.Retry{})
+	<-b.begun
+	third := ask(context.Background(), canon.Retry{Attempt: 1}) // both have their clients: its own turn
+	<-b.begun
+	leave(gateway.ErrClientLeft)
+	until(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.turns[1].waiting == 0
+	})
+	back := ask(context.Background(), canon.Retry{Attempt: 1})
+	until(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.turns[1].waiting == 1 })
+	close(b.release)
+	a, c, d := <-first, <-third, <-back
+	<-gone
+	if a.fault != nil || c.fault != nil || d.fault != nil {
+		t.Fatalf("faults %v, %v, %v", a.fault, c.fault, d.fault)
+	}
+	if a.out.ID == c.out.ID || a.out.ID == d.out.ID || c.out.ID == d.out.ID || b.calls.Load() != 3 {
+		t.Errorf("answers %s, %s, %s of %d calls; want three of three", a.out.ID, c.out.ID, d.out.ID, b.calls.Load())
+	}
+	// An answer is given to one more try, not to every equal request that calls itself a retry.
+	again, fault := s.Complete(context.Background(), askFor("u", canon.Retry{Attempt: 2}))
+	if fault != nil || again.ID != c.out.ID && again.ID != d.out.ID && again.ID != a.out.ID {
+		t.Errorf("the retry of an answer got %+v, %v", again, fault)
+	}
+}
+
+func TestTheStopSequenceIsTold(t *testing.T) {
+	t.Parallel()
+	e, s := openIdle(t, nil)
+	script(e, &scripted{generate: func(context.Context, sglang.Call) (sglang.Result, error) {
+		return sglang.Result{IDs: []int32{'a'}, Logprobs: []float32{0}, Finish: sglang.Finish{Type: "stop", Matched: "END"}}, nil
+	}})
+	req := askFor("u", canon.Retry{})
+	req.Stop = []string{"END"}
+	out, fault := s.Complete(context.Background(), req)
+	if fault != nil || out.StopSequence != "END" {
+		t.Errorf("stop sequence %+v, %v", out, fault)
+	}
+	if out, fault = s.Complete(context.Background(), askFor("v", canon.Retry{})); fault != nil || out.StopSequence != "" {
+		t.Errorf("a stop string nobody asked for: %+v, %v", out, fault)
+	}
+}

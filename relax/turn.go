@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"time"
 
@@ -29,10 +30,10 @@ func (s *session) Complete(ctx context.Context, req *canon.Request) (out *wire.C
 	}
 	defer s.leave()
 	s.core.settle(req)
-	if earlier := s.again(req); earlier != nil {
-		return earlier.await(ctx, req)
+	p, mine := s.pend(ctx, req)
+	if !mine {
+		return p.await(ctx, req)
 	}
-	p := s.begin(ctx, req)
 	defer p.end()
 	p.out, p.fault = s.answer(p, number)
 	return p.out, p.fault
@@ -196,6 +197,7 @@ type turn struct {
 	aborts    int
 	attempts  int
 	truncated bool
+	matched   string // what SGLang says ended the last attempt
 	// prompt and cached are the backend's counts of the first attempt.
 	prompt, cached int
 	generating     time.Duration
@@ -268,6 +270,7 @@ func (t *turn) call(rid string) sglang.Call {
 // take adds an attempt's tokens. The version is the reply's where it is a number, else the one
 // set when the attempt was dispatched.
 func (t *turn) take(r sglang.Result, dispatched int64) {
+	t.matched = r.Finish.Matched
 	if t.attempts == 1 {
 		t.prompt, t.cached = r.PromptTokens, r.CachedTokens
 	}
@@ -348,6 +351,9 @@ func (t *turn) completion(reply chat.Reply) *wire.Completion {
 	out := &wire.Completion{
 		ID: t.requestID, Created: t.started.Unix(), Model: t.req.Model, Message: reply.Message, Spelling: t.req.Spelling,
 		Divergence: t.divergence, FinishReason: finish, PromptTokens: t.node.Len(), CompletionTokens: len(t.ids), CachedTokens: t.cached,
+	}
+	if !t.truncated && slices.Contains(t.req.Stop, t.matched) {
+		out.StopSequence = t.matched
 	}
 	if !t.req.Logprobs {
 		return out

@@ -46,7 +46,7 @@ func (c *encodeCache) get(s script, encode func(*script) ([]int32, error)) ([]in
 		<-e.done // bounded by the other caller's encoding
 		return e.ids, e.err
 	}
-	e := &cached{script: s, done: make(chan struct{})}
+	e := &cached{script: s.alone(), done: make(chan struct{})}
 	if c.entries == nil {
 		c.entries = map[uint64]*cached{}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 
@@ -82,7 +83,7 @@ func (t *template) behind(p plan, c conversation, from int) (script, error) {
 	if !p.Anchored {
 		return t.behindPrefix(c, from)
 	}
-	mark := freeAnchor(c.turns[from:])
+	mark := anchor(rand.Uint64())
 	var first error
 	for _, calls := range callSubsets(c.turns[from-1].ToolCalls) {
 		tail, err := t.behindAnchor(p, c, from, calls, mark)
@@ -110,20 +111,9 @@ func callSubsets(calls []canon.ToolCall) [][]canon.ToolCall {
 	}
 }
 
-// freeAnchor is an anchor that no message mentions.
-func freeAnchor(messages []*canon.Message) string {
-	for try := 0; ; try++ {
-		if mark := anchor(try); !mentions(messages, mark) {
-			return mark
-		}
-	}
-}
-
-func anchor(try int) string { return "QzRelaxAnchorZq" + strconv.Itoa(try) + "z" }
-
-func mentions(messages []*canon.Message, text string) bool {
-	return slices.ContainsFunc(messages, func(m *canon.Message) bool { return bytes.Contains(bytesOf(m.Content), bytesOf(text)) })
-}
+// anchor is a text to find a stand-in by. n is random, so that no client can write it into a
+// message first; probes, which nobody else writes to, take any.
+func anchor(n uint64) string { return "QzRelax" + strconv.FormatUint(n|1<<63, 36) + "z" }
 
 func (t *template) behindAnchor(p plan, c conversation, from int, calls []canon.ToolCall, mark string) (script, error) {
 	base := append(t.base(p, c, from), standIn(calls, mark, p.CallsOnly))
@@ -137,9 +127,9 @@ func (t *template) behindAnchor(p plan, c conversation, from int, calls []canon.
 	if err != nil {
 		return script{}, err
 	}
-	place := bytes.LastIndex(all.text, bytesOf(mark))
-	if place < 0 {
-		return script{}, fmt.Errorf("%w: the template leaves its text out", errMoved)
+	place, count := bytes.LastIndex(all.text, bytesOf(mark)), bytes.Count(all.text, bytesOf(mark))
+	if place < 0 || (len(calls) == 0 && count > 1) {
+		return script{}, fmt.Errorf("%w: the template prints its text %d times", errMoved, count)
 	}
 	behind := all.from(place + len(mark))
 	if len(calls) == 0 {
@@ -150,9 +140,8 @@ func (t *template) behindAnchor(p plan, c conversation, from int, calls []canon.
 		return script{}, err
 	}
 	place = bytes.LastIndex(closed.text, bytesOf(mark))
-	if count := bytes.Count(closed.text, bytesOf(mark)); count != bytes.Count(all.text, bytesOf(mark)) {
-		return script{}, fmt.Errorf("%w: its calls are printed %d times alone and %d times then", errMoved,
-			count, bytes.Count(all.text, bytesOf(mark)))
+	if alone := bytes.Count(closed.text, bytesOf(mark)); alone != count {
+		return script{}, fmt.Errorf("%w: its calls are printed %d times alone and %d times then", errMoved, alone, count)
 	}
 	return t.endOfTurn(closed.from(place+len(mark)), behind, c.turns[from:])
 }
@@ -213,7 +202,7 @@ func (t *template) endOfTurn(closed, all script, following []*canon.Message) (sc
 	n := common(closed, all)
 	if !t.closes(closed.from(n)) {
 		for _, m := range all.marks {
-			if slices.Contains(t.turnEnd.Own, m.id) && !mentioned(following, all.text[:m.start]) {
+			if m.start >= n && slices.Contains(t.turnEnd.Own, m.id) && !mentioned(following, all.text[:m.start]) {
 				return all.from(m.start), nil
 			}
 		}
@@ -275,15 +264,26 @@ func shorten40(text []byte) string { return canon.Shorten(string(text), 40) }
 // it sampled none. A turn that was cut off begins with the terminator it lacks; a token that
 // both ends this turn and opens the next is not repeated.
 func (t *template) joined(tail script, last int32) script {
-	at := 0
-	for _, m := range tail.marks {
-		if !isSpace(tail.text[at:m.start]) {
-			break
-		}
+	for _, m := range tail.marks[:t.closing(tail)] {
 		if m.id == last || (slices.Contains(t.turnEnd.Own, m.id) && slices.Contains(t.turnEnd.Equal, last)) {
 			return tail.from(m.end)
 		}
-		at = m.end
 	}
 	return tail
+}
+
+// closing is the number of control tokens at the beginning of tail that end the turn; those
+// behind them open the next one.
+func (t *template) closing(tail script) int {
+	n, at := 0, 0
+	for i, m := range tail.marks {
+		if !isSpace(tail.text[at:m.start]) {
+			break
+		}
+		if slices.Contains(t.turnEnd.Own, m.id) || slices.Contains(t.turnEnd.Shared, m.id) {
+			n = i + 1
+		}
+		at = m.end
+	}
+	return n
 }

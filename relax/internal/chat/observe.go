@@ -121,6 +121,9 @@ func (t *template) after(c conversation, from int) (script, error) {
 // refuses says what of c the template would leave out in silence.
 func (t *template) refuses(c conversation, from int) error {
 	problem := ""
+	if from == 0 && c.turns[0].Role == canon.System && !t.traits.System {
+		problem = "does not print a system message"
+	}
 	for _, m := range c.turns[from:] {
 		switch {
 		case len(m.Parts) > 0:

@@ -3,6 +3,7 @@ package chat
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"unicode"
 	"unicode/utf8"
 	"unsafe"
@@ -17,11 +18,13 @@ type script struct {
 	marks []mark
 	// start: the text begins a sequence, where some tokenizers put a space before a first word.
 	start bool
+	// part: text lies in the memory of a longer render.
+	part bool
 }
 
 // from is the part of s behind offset at, which must not lie inside a mark.
 func (s script) from(at int) script {
-	out := script{text: s.text[at:]}
+	out := script{text: s.text[at:], part: s.part || at > 0}
 	for i, m := range s.marks {
 		if m.end <= at {
 			continue
@@ -37,7 +40,7 @@ func (s script) from(at int) script {
 
 // upTo is the part of s before offset at, which must not lie inside a mark.
 func (s script) upTo(at int) script {
-	out := script{text: s.text[:at:at], marks: s.marks, start: s.start}
+	out := script{text: s.text[:at:at], marks: s.marks, start: s.start, part: s.part}
 	for i, m := range s.marks {
 		if m.end > at {
 			out.marks = s.marks[:i:i]
@@ -122,6 +125,14 @@ func (s *script) join(pieces [][]int32) []int32 {
 		}
 	}
 	return out
+}
+
+// alone is s in memory of its own, so that keeping it keeps nothing else.
+func (s script) alone() script {
+	if s.part {
+		s.text, s.marks, s.part = bytes.Clone(s.text), slices.Clone(s.marks), false
+	}
+	return s
 }
 
 func (s *script) equal(o *script) bool {

@@ -153,7 +153,9 @@ func (t *template) check(p plan, s scenario) finding {
 		f.Fault = fmt.Sprintf("%s is not behind the response but before it", missing)
 		return f
 	}
-	f.Fault = differs(full, tail)
+	if f.Fault = differs(full, tail); f.Fault == "" {
+		f.Fault = t.repeats(s, full, tail)
+	}
 	f.Rewrites = t.rewrites(s, full)
 	return f
 }
@@ -184,6 +186,21 @@ func differs(full, tail script) string {
 	end := full.from(cut)
 	if !end.equal(&tail) {
 		return "the control tokens of the end differ"
+	}
+	return ""
+}
+
+// repeats says that tail has more than what follows the response, "" if it has not: the prompt
+// before the response must lie before it, and so must the response.
+func (t *template) repeats(s scenario, full, tail script) string {
+	prompt, err := t.print(conversation{t.dialect.adapt(s.turns[:s.from-1], true), s.tooling, s.options}, true)
+	if err != nil {
+		return ""
+	}
+	response := s.turns[s.from-1].Content
+	if start := len(full.text) - len(tail.text); start < agree(prompt.text, full.text) ||
+		(response != "" && bytes.Contains(tail.text, bytesOf(response))) {
+		return fmt.Sprintf("what follows the response begins before its end, with %q", shorten40(tail.text))
 	}
 	return ""
 }

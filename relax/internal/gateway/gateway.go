@@ -53,8 +53,10 @@ type Handler interface {
 type Session interface {
 	// Cache is the Session's message cache, nil for none.
 	Cache() *canon.Cache
-	// Complete makes one turn. It returns soon after ctx ended, which happens when the client
-	// left ([ErrClientLeft]) or the gateway closes ([ErrClosed]). Exactly one result is not nil.
+	// Complete makes one turn. ctx ends when the client left ([ErrClientLeft]): then Complete may
+	// go on for a while, in case the client comes back, or for as long as another client waits for
+	// the same turn. It returns soon after the gateway closes ([ErrClosed]). Exactly one result is
+	// not nil.
 	Complete(ctx context.Context, req *canon.Request) (*wire.Completion, *wire.Error)
 	// CountTokens returns how many tokens the model would read if req were completed. It samples
 	// nothing and records nothing.

@@ -59,7 +59,8 @@ func (responsesDialect) Parse(body []byte, cache *canon.Cache) (*canon.Request, 
 		return nil, e
 	}
 	req.Ignored = sortedNames(slices.Concat(f.ignored, f.input.skipped, f.tools.skipped))
-	req.Spelling = &f.spelling
+	spelling := f.spelling // a copy: a pointer into f would keep the body while the request waits
+	req.Spelling = &spelling
 	return req, nil
 }
 
