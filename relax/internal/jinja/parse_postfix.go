@@ -1,5 +1,7 @@
 package jinja
 
+import "slices"
+
 // postfix parses .name, [..] and (..) after a value.
 func (p *parser) postfix(n node) (node, error) {
 	for i := 0; ; i++ {
@@ -61,6 +63,8 @@ func (p *parser) subscript(n node, line int) (node, error) {
 	switch {
 	case len(parts) == 0:
 		return nil, p.failAt(line, "empty subscript: expected an index")
+	case len(parts) > 1 && slices.ContainsFunc(parts, isSlice):
+		return nil, p.failAt(line, "subscript: a slice among several indices is not supported")
 	case len(parts) > 1:
 		return &itemNode{obj: n, key: &listNode{items: parts, tuple: true}, line: line}, nil
 	}
@@ -69,6 +73,11 @@ func (p *parser) subscript(n node, line int) (node, error) {
 		return s, nil
 	}
 	return &itemNode{obj: n, key: parts[0], line: line}, nil
+}
+
+func isSlice(n node) bool {
+	_, ok := n.(*sliceNode)
+	return ok
 }
 
 // subscribed parses an index or a slice without its object.
@@ -91,6 +100,9 @@ func (p *parser) subscribed(line int) (node, error) {
 	}
 	if slice {
 		return &sliceNode{start: bounds[0], stop: bounds[1], step: bounds[2], line: line}, nil
+	}
+	if bounds[0] == nil {
+		return nil, p.failAt(line, "subscript: expected an index before the next \",\" or \"]\"")
 	}
 	return bounds[0], nil
 }
