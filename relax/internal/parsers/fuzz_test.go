@@ -156,6 +156,28 @@ func checkNothingLost(t *testing.T, g thinkTags, text string, got Split) {
 	}
 }
 
+// FuzzEveryParser gives each text to all parsers.
+func FuzzEveryParser(f *testing.F) {
+	for _, c := range familyCases {
+		f.Add(c.text, false)
+	}
+	for _, m := range markers {
+		f.Add(m, true)
+	}
+	offer := typedTools(f)
+	f.Fuzz(func(t *testing.T, text string, open bool) {
+		for name, p := range toolCallFamilies {
+			checkFound(t, name, text, p.Find(text, offer), offer)
+		}
+		for name, p := range reasoningFamilies {
+			got := p.Split(Turn{Text: text, ThinkOpen: open})
+			if made := len(got.Reasoning) + len(got.Content) - len(text); made > 0 && (name != "minimax-append-think" || made > len("<think>")) {
+				t.Fatalf("%s: %q of %q is made up", name, got, text)
+			}
+		}
+	})
+}
+
 func TestEveryFamilyHasAMarker(t *testing.T) {
 	for name := range toolCallFamilies {
 		if markers[name] == "" {
