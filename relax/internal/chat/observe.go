@@ -78,7 +78,7 @@ func (f *Format) Observe(req *canon.Request, from int, prev Prev) (Observation, 
 	if err != nil {
 		return Observation{}, err
 	}
-	body, err := f.cache.get(text.upTo(len(text.text)-prompt.size), f.encodeScript)
+	body, err := f.cache.get(text.upTo(len(text.text)-len(prompt.text)), f.encodeScript)
 	if err != nil {
 		return Observation{}, fmt.Errorf("observe messages %d to %d: %w", from, len(req.Messages)-1, err)
 	}
@@ -142,10 +142,9 @@ func (t *template) refuses(c conversation, from int) error {
 	return &TemplateError{Template: t.source, Problem: problem, Err: t.noCalls}
 }
 
-// A prompt is an encoded generation prompt and how many bytes of text it is.
+// A prompt is a generation prompt and its ids.
 type prompt struct {
 	text string
-	size int
 	ids  []int32
 }
 
@@ -195,22 +194,29 @@ func (f *Format) newPrompt(t *template, role canon.Role, options canon.Value) (*
 		c = conversation{turns: []*canon.Message{standInUser}}
 	}
 	c.options = options
-	closed, err := t.print(c, false)
+	found, err := t.promptBehind(c)
 	if err != nil {
 		return &prompt{}, nil // no such conversation: no prompt of its own
 	}
-	open, err := t.print(c, true)
-	if err != nil {
-		return &prompt{}, nil
-	}
-	n := common(closed, open)
-	rest := open.from(n)
-	if len(rest.marks) == 0 || rest.marks[0].start > 0 {
+	if len(found.marks) == 0 || found.marks[0].start > 0 {
 		return &prompt{}, nil // its first token could merge with what stands before
 	}
-	ids, err := f.encodeScript(&rest)
+	ids, err := f.encodeScript(&found)
 	if err != nil {
 		return nil, fmt.Errorf("generation prompt: %w", err)
 	}
-	return &prompt{text: string(rest.text), size: len(rest.text), ids: slices.Clip(ids)}, nil
+	return &prompt{text: string(found.text), ids: slices.Clip(ids)}, nil
+}
+
+// promptBehind is what the generation prompt adds to c.
+func (t *template) promptBehind(c conversation) (script, error) {
+	closed, err := t.print(c, false)
+	if err != nil {
+		return script{}, err
+	}
+	open, err := t.print(c, true)
+	if err != nil {
+		return script{}, err
+	}
+	return open.from(common(closed, open)), nil
 }

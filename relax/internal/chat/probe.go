@@ -262,16 +262,7 @@ func (t *template) probeTurnEnd(eos []int32) {
 // opensAnswer reports whether a control token belongs to the generation prompt: such a one
 // begins a turn and ends none.
 func (t *template) opensAnswer() func(id int32) bool {
-	ask := conversation{turns: []*canon.Message{standInUser}}
-	closed, err := t.print(ask, false)
-	if err != nil {
-		return func(int32) bool { return false }
-	}
-	open, err := t.print(ask, true)
-	if err != nil {
-		return func(int32) bool { return false }
-	}
-	prompt := open.from(common(closed, open))
+	prompt, _ := t.promptBehind(conversation{turns: []*canon.Message{standInUser}}) // none begins no turn
 	return func(id int32) bool {
 		return slices.ContainsFunc(prompt.marks, func(m mark) bool { return m.id == id })
 	}

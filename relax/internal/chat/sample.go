@@ -117,7 +117,7 @@ func (f *Format) example(t *template) ([]Span, error) {
 		if err != nil {
 			return nil, err
 		}
-		cut := len(seen.text) - prompt.size
+		cut := len(seen.text) - len(prompt.text)
 		if err := add("context", seen.upTo(cut)); err != nil {
 			return nil, err
 		}

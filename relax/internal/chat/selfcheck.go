@@ -153,10 +153,17 @@ func (t *template) check(p plan, s scenario) finding {
 		f.Fault = fmt.Sprintf("%s is not behind the response but before it", missing)
 		return f
 	}
-	if f.Fault = differs(full, tail); f.Fault == "" {
-		f.Fault = t.repeats(s, full, tail)
+	before := whole
+	before.turns = t.dialect.adapt(s.turns[:s.from-1], true)
+	prompt, err := t.print(before, true)
+	if err != nil {
+		f.Fault = differs(full, tail)
+		return f // the template refuses what stood before: nothing to compare with
 	}
-	f.Rewrites = t.rewrites(s, full)
+	if f.Fault = differs(full, tail); f.Fault == "" {
+		f.Fault = repeats(s.turns[s.from-1].Content, prompt, full, tail)
+	}
+	f.Rewrites = t.rewrites(s, prompt, full)
 	return f
 }
 
@@ -192,12 +199,7 @@ func differs(full, tail script) string {
 
 // repeats says that tail has more than what follows the response, "" if it has not: the prompt
 // before the response must lie before it, and so must the response.
-func (t *template) repeats(s scenario, full, tail script) string {
-	prompt, err := t.print(conversation{t.dialect.adapt(s.turns[:s.from-1], true), s.tooling, s.options}, true)
-	if err != nil {
-		return ""
-	}
-	response := s.turns[s.from-1].Content
+func repeats(response string, prompt, full, tail script) string {
 	if start := len(full.text) - len(tail.text); start < agree(prompt.text, full.text) ||
 		(response != "" && bytes.Contains(tail.text, bytesOf(response))) {
 		return fmt.Sprintf("what follows the response begins before its end, with %q", shorten40(tail.text))
@@ -213,13 +215,9 @@ func ending(text []byte, n int) string {
 
 // rewrites compares what stood there once the last response was sampled, its prompt and
 // itself, with a full render of what came after it. The lineage keeps what was sampled.
-func (t *template) rewrites(s scenario, full script) string {
+func (t *template) rewrites(s scenario, prompt, full script) string {
 	c := conversation{t.dialect.adapt(s.turns[:s.from], true), s.tooling, s.options}
 	last := len(c.turns) - 1
-	prompt, err := t.print(conversation{c.turns[:last], c.tooling, c.options}, true)
-	if err != nil {
-		return ""
-	}
 	if n := agree(prompt.text, full.text); n < len(prompt.text) {
 		return fmt.Sprintf("the prompt had %q, a full render has %q", shorten40(prompt.text[n:]), shorten40(full.text[n:]))
 	}

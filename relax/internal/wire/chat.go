@@ -110,13 +110,7 @@ func (f *chatFields) settings(req *canon.Request) *Error {
 	if req.Stream, e = flag("stream", f.small["stream"]); e != nil {
 		return e
 	}
-	switch model := f.small["model"]; model.Kind() {
-	case canon.String:
-		req.Model = model.Str()
-	case canon.Null:
-	default:
-		f.ignored = append(f.ignored, "model")
-	}
+	req.Model, f.ignored = modelName(f.small["model"], f.ignored)
 	req.Ignored = sortedNames(f.ignored)
 	return nil
 }

@@ -160,13 +160,7 @@ func (f *messagesFields) settings(req *canon.Request) *Error {
 		return e
 	}
 	req.Kwargs = f.thinking()
-	switch model := f.small["model"]; model.Kind() {
-	case canon.String:
-		req.Model = model.Str()
-	case canon.Null:
-	default:
-		f.ignored = append(f.ignored, "model")
-	}
+	req.Model, f.ignored = modelName(f.small["model"], f.ignored)
 	req.Ignored = sortedNames(f.ignored)
 	return nil
 }

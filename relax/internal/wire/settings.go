@@ -99,3 +99,11 @@ func sortedNames(names []string) []string {
 	slices.Sort(names)
 	return slices.Compact(names)
 }
+
+// modelName is the name to echo. One that is no text has no effect, and joins the ignored fields.
+func modelName(v canon.Value, ignored []string) (string, []string) {
+	if v.Kind() == canon.String || v.IsNull() {
+		return v.Str(), ignored
+	}
+	return "", append(ignored, "model")
+}
