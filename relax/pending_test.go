@@ -53,6 +53,20 @@ func slowEngine(t *testing.T, grace float64) (*session, *slow) {
 	return s, b
 }
 
+// abandoned makes a request whose client leaves once the backend has it. Its fault comes from
+// the channel.
+func abandoned(s *session, b *slow) <-chan *wire.Error {
+	ctx, leave := context.WithCancelCause(context.Background())
+	done := make(chan *wire.Error)
+	go func() {
+		_, fault := s.Complete(ctx, askFor("u", canon.Retry{}))
+		done <- fault
+	}()
+	<-b.begun
+	leave(gateway.ErrClientLeft)
+	return done
+}
+
 // turnsOf counts committed generations.
 func turnsOf(s *session) int {
 	s.mu.Lock()
@@ -126,14 +140,7 @@ func TestAClientThatLeavesCancelsItsTurn(t *testing.T) {
 	t.Parallel()
 	for _, grace := range []float64{0, 0.05} {
 		s, b := slowEngine(t, grace)
-		ctx, leave := context.WithCancelCause(context.Background())
-		done := make(chan *wire.Error)
-		go func() {
-			_, fault := s.Complete(ctx, askFor("u", canon.Retry{}))
-			done <- fault
-		}()
-		<-b.begun
-		leave(gateway.ErrClientLeft)
+		done := abandoned(s, b)
 		if fault := <-done; fault == nil || fault.Status != 499 {
 			t.Errorf("grace %v: %v, want 499", grace, fault)
 		}
@@ -146,14 +153,7 @@ func TestAClientThatLeavesCancelsItsTurn(t *testing.T) {
 func TestAGenerationThatNobodyWaitsForIsNotCommitted(t *testing.T) {
 	t.Parallel()
 	s, b := slowEngine(t, 0.2)
-	ctx, leave := context.WithCancelCause(context.Background())
-	done := make(chan *wire.Error)
-	go func() {
-		_, fault := s.Complete(ctx, askFor("u", canon.Retry{}))
-		done <- fault
-	}()
-	<-b.begun
-	leave(gateway.ErrClientLeft)
+	done := abandoned(s, b)
 	until(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.turns[0].waiting == 0 })
 	close(b.release) // the generation ends within the grace
 	if fault := <-done; fault == nil || turnsOf(s) != 0 {
@@ -216,14 +216,7 @@ func TestAJoinedClientThatLeavesDoesNotEndTheTurn(t *testing.T) {
 func TestASessionThatEndsEndsAbandonedTurns(t *testing.T) {
 	t.Parallel()
 	s, b := slowEngine(t, 3600)
-	ctx, leave := context.WithCancelCause(context.Background())
-	done := make(chan *wire.Error)
-	go func() {
-		_, fault := s.Complete(ctx, askFor("u", canon.Retry{}))
-		done <- fault
-	}()
-	<-b.begun
-	leave(gateway.ErrClientLeft)
+	done := abandoned(s, b)
 	s.kill("")
 	select {
 	case <-done:

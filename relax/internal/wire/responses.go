@@ -238,13 +238,7 @@ func (f *responsesFields) echoes(req *canon.Request) {
 	default:
 		f.ignored = append(f.ignored, "metadata")
 	}
-	switch model := f.small["model"]; model.Kind() {
-	case canon.Null:
-	case canon.String:
-		req.Model = model.Str()
-	default:
-		f.ignored = append(f.ignored, "model")
-	}
+	req.Model, f.ignored = modelName(f.small["model"], f.ignored)
 }
 
 // messages makes the pieces of the input the messages of a conversation. What an assistant did
