@@ -49,20 +49,22 @@ func (s *session) guard(answer func(*wire.Error)) {
 
 // answer makes the turn of a pending request.
 func (s *session) answer(p *pending, number int) (*wire.Completion, *wire.Error) {
-	node, seen, divergence, err := s.observe(p.req)
-	if err != nil {
-		return nil, wire.Invalid("messages", "%v", err)
-	}
-	budget, fault := s.budget(p.req, node)
+	o, fault := s.observe(p.req)
 	if fault != nil {
 		return nil, fault
 	}
+	divergence := s.diverges(o.match, p.req)
+	budget, fault := s.budget(p.req, o.length())
+	if fault != nil {
+		return nil, fault
+	}
+	node := s.attach(o, p.req)
 	s.announce()
 	if err := s.group.awaitLease(p.ctx); err != nil {
 		return nil, s.interrupted(err)
 	}
 	t := &turn{
-		session: s, req: p.req, node: node, observation: seen, budget: budget, divergence: divergence,
+		session: s, req: p.req, node: node, observation: o.seen, budget: budget, divergence: divergence,
 		requestID: "req_" + s.id + "_" + strconv.Itoa(number), rid: s.rid(number), started: time.Now(),
 	}
 	fault = t.generate(p.ctx)
@@ -87,15 +89,11 @@ func (s *session) CountTokens(_ context.Context, req *canon.Request) (n int, fau
 	}
 	defer s.leave()
 	s.core.settle(req)
-	match, previous := s.match(req)
-	if match.Observation != nil {
-		return match.Observation.Len(), nil
+	o, fault := s.observe(req)
+	if fault != nil {
+		return 0, fault
 	}
-	seen, err := s.core.format.Observe(req, match.From, previous)
-	if err != nil {
-		return 0, wire.Invalid("messages", "%v", err)
-	}
-	return match.Parent.Len() + len(seen.Body) + len(seen.Prompt), nil
+	return o.length(), nil
 }
 
 // settle applies the options that take part in a conversation's identity.
@@ -106,23 +104,38 @@ func (c *core) settle(req *canon.Request) {
 	}
 }
 
-// observe finds or makes the observation node a request generates from, and says why the
-// request does not go on from the Session's newest turn, "" if it does. Tokenisation runs
-// without the Session's lock, so that sub-agents do not wait for each other.
-func (s *session) observe(req *canon.Request) (*forest.Node, chat.Observation, string, error) {
+// An observed is where a request goes on in the forest, and its new messages in tokens.
+type observed struct {
+	match forest.Match
+	seen  chat.Observation
+}
+
+// length is the number of tokens of the prompt.
+func (o *observed) length() int { return o.match.Parent.Len() + len(o.seen.Body) + len(o.seen.Prompt) }
+
+// observe finds the conversation a request extends and encodes what is new. The forest stays
+// as it is: a request may yet be refused. Tokenisation runs without the Session's lock, so that
+// sub-agents do not wait for each other.
+func (s *session) observe(req *canon.Request) (observed, *wire.Error) {
 	match, previous := s.match(req)
-	divergence := s.diverges(match, req)
-	if match.Observation != nil {
-		seen := chat.Observation{Body: match.Observation.Body(), Prompt: match.Observation.Prompt()}
-		return match.Observation, seen, divergence, nil
+	if known := match.Observation; known != nil {
+		return observed{match, chat.Observation{Body: known.Body(), Prompt: known.Prompt()}}, nil
 	}
 	seen, err := s.core.format.Observe(req, match.From, previous)
 	if err != nil {
-		return nil, seen, divergence, err
+		return observed{}, wire.Invalid("messages", "%v", err)
+	}
+	return observed{match, seen}, nil
+}
+
+// attach puts an observation into the forest, unless it is there, and returns its node.
+func (s *session) attach(o observed, req *canon.Request) *forest.Node {
+	if o.match.Observation != nil {
+		return o.match.Observation
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.forest.Attach(match, seen.Body, seen.Prompt, req), seen, divergence, nil
+	return s.forest.Attach(o.match, o.seen.Body, o.seen.Prompt, req)
 }
 
 // diverges explains and counts a request that does not go on from the newest turn.
@@ -147,9 +160,9 @@ func (s *session) match(req *canon.Request) (forest.Match, chat.Prev) {
 	return match, chat.Prev{}
 }
 
-// budget is the turn's token limit: what the client or the configuration says, bounded by the
-// context limit (reference session service 5.6).
-func (s *session) budget(req *canon.Request, node *forest.Node) (int, *wire.Error) {
+// budget is the token limit of a turn behind a prompt of so many tokens: what the client or the
+// configuration says, bounded by the context limit (reference session service 5.6).
+func (s *session) budget(req *canon.Request, prompt int) (int, *wire.Error) {
 	want := req.MaxTokens
 	if want == 0 {
 		want = s.core.cfg.RolloutMaxResponseLen
@@ -158,10 +171,10 @@ func (s *session) budget(req *canon.Request, node *forest.Node) (int, *wire.Erro
 	if limit == 0 {
 		return want, nil
 	}
-	if node.Len() >= limit {
-		return 0, wire.ContextLength(limit, node.Len())
+	if prompt >= limit {
+		return 0, wire.ContextLength(limit, prompt)
 	}
-	return min(want, limit-node.Len()), nil
+	return min(want, limit-prompt), nil
 }
 
 // rid is the backend's id of a request: unique, fixed length, never a prefix of another.

@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/agent"
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+	"github.com/relax-rollout/relax-rollout/relax/internal/forest"
 	"github.com/relax-rollout/relax-rollout/relax/internal/sglang"
 	"github.com/relax-rollout/relax-rollout/relax/sglangtest"
 )
@@ -479,5 +481,50 @@ func TestOpenWarnsOfAParserThatReadsNothing(t *testing.T) {
 	if ev.Kind != EventLog || !strings.Contains(string(ev.Data), "does not read the calls") ||
 		!strings.Contains(string(ev.Data), "qwen") {
 		t.Errorf("the first event is %d %s, want a warning that names a parser which fits", ev.Kind, ev.Data)
+	}
+}
+
+// Cases 1.E E1, E3, E8: a conversation that leaves no room for a turn is refused and leaves
+// nothing behind, so that an agent which stops there still exports its last turn.
+func TestAConversationThatIsTooLongLeavesNothing(t *testing.T) {
+	t.Parallel()
+	e, s := openIdle(t, func(c *Config) { c.RolloutMaxContextLen = 200 })
+	first := post(t, e, s, map[string]any{"max_tokens": 2})
+	if first.status != 200 {
+		t.Fatalf("the first turn: %+v", first)
+	}
+	exported := func() (node *forest.Node, stats forest.Stats) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		node, err := s.forest.Implicit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return node, s.forest.Stats()
+	}
+	node, before := exported()
+	history := []chatMessage{{"role": "user", "content": "Hello"}, first.Choices[0].Message}
+	ask := func(n int) answer {
+		return post(t, e, s, map[string]any{"messages": append(slices.Clip(history), chatMessage{"role": "user", "content": strings.Repeat("x", n)})})
+	}
+	count, fault := s.CountTokens(context.Background(), &canon.Request{Kwargs: canon.ObjectOf(), Messages: []*canon.Message{
+		canon.NewMessage(canon.Message{Role: canon.User, Content: "Hello"}),
+		canon.NewMessage(canon.Message{Role: canon.Assistant, Content: fmt.Sprint(first.Choices[0].Message["content"])}),
+		canon.NewMessage(canon.Message{Role: canon.User, Content: "x"}),
+	}})
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	exact := 200 - count + 1 // a byte is a token
+	for _, n := range []int{500, exact} {
+		if a := ask(n); a.status != 400 || a.Error.Code != "context_length_exceeded" {
+			t.Errorf("%d bytes: %+v", n, a)
+		}
+	}
+	if again, after := exported(); again != node || after != before {
+		t.Errorf("a refused request left %+v and exports node %d, it was %+v and %d", after, again.ID(), before, node.ID())
+	}
+	if a := ask(exact - 1); a.status != 200 || a.Usage.CompletionTokens != 1 { // E2: clamped to what is left
+		t.Errorf("a prompt that leaves one token: %+v", a)
 	}
 }
