@@ -250,6 +250,53 @@ func renderMessages(req *canon.Request) []byte {
 	return body
 }
 
+// renderResponses writes a conversation without tools as a Responses body; what the model said is
+// written as we answer it.
+func renderResponses(req *canon.Request) []byte {
+	items := []any{}
+	for _, m := range req.Messages {
+		switch m.Role {
+		case canon.Tool:
+			var output any = m.Content
+			if m.Parts != nil {
+				output = renderInput(m)
+			}
+			items = append(items, map[string]any{"type": "function_call_output", "call_id": m.ToolCallID, "output": output})
+		case canon.Assistant:
+			var answer struct{ Output []json.RawMessage }
+			if err := json.Unmarshal(Responses.AppendAnswer(nil, &Completion{Message: m}), &answer); err != nil {
+				panic(err)
+			}
+			for _, item := range answer.Output {
+				items = append(items, item)
+			}
+		default:
+			items = append(items, map[string]any{"role": m.Role, "content": renderInput(m)})
+		}
+	}
+	body, err := json.Marshal(map[string]any{"input": items})
+	if err != nil {
+		panic(err)
+	}
+	return body
+}
+
+// renderInput writes text and images as parts of a Responses item.
+func renderInput(m *canon.Message) []any {
+	parts := []any{}
+	if m.Content != "" {
+		parts = append(parts, map[string]any{"type": "input_text", "text": m.Content})
+	}
+	for _, p := range m.Parts {
+		if p.Image != "" {
+			parts = append(parts, map[string]any{"type": "input_image", "image_url": p.Image, "detail": "auto"})
+		} else {
+			parts = append(parts, map[string]any{"type": "input_text", "text": p.Text})
+		}
+	}
+	return parts
+}
+
 // renderContent writes text and images as Anthropic blocks.
 func renderContent(m *canon.Message) []any {
 	blocks := []any{}
@@ -341,12 +388,12 @@ func randomHistory(r *rand.Rand) []*canon.Message {
 }
 
 // Every dialect's answer to a random history, replayed, gives the state of the answered turn; so
-// does the history in the other dialect.
+// does the history in the other dialects.
 func TestRoundTrips(t *testing.T) {
 	renders := []struct {
 		dialect Dialect
 		render  func(*canon.Request) []byte
-	}{{Chat, renderChat}, {Messages, renderMessages}}
+	}{{Chat, renderChat}, {Messages, renderMessages}, {Responses, renderResponses}}
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		turn := &canon.Request{Messages: randomHistory(r), Kwargs: canon.ObjectOf()}
