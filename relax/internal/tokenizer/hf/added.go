@@ -107,14 +107,12 @@ type document struct {
 
 func newDocument(data []byte) (*document, error) {
 	d := &document{data: data, fields: map[string][]byte{}}
-	s := &scanner{data: data}
-	err := s.object(func(name string) error {
-		value, err := s.value()
+	err := walk(data, func(name string, value []byte, at int) error {
 		d.fields[name] = value
 		if name == addedField {
-			d.addedAt = s.at - len(value)
+			d.addedAt = at
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("not a tokenizer.json: %w", err)

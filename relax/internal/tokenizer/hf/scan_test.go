@@ -1,6 +1,7 @@
 package hf
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -9,35 +10,23 @@ import (
 	"github.com/relax-rollout/relax-rollout/relax/internal/tokenizer"
 )
 
-func TestScannerSaysWhere(t *testing.T) {
-	for data, want := range map[string]string{
-		"":               "ends at byte 0",
-		"{":              "ends at byte 1 where a string",
-		`{"a"`:           "where a colon",
-		`{"a":`:          "where a value",
-		`{"a":[1,"b\"]}`: "the end of a string",
-		`{"a":1 "b":2}`:  "byte 7 is '\"' where a comma",
-		`{"a":}`:         "byte 5 is '}' where a value",
-		`{"a":,}`:        "where a value",
-		`[]`:             `byte 0 is '[' where '{'`,
-	} {
-		if values, err := members([]byte(data)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("members(%q) = %q, %v; want an error with %q", data, values, err, want)
+func TestMembersRefuseWhatIsNoObject(t *testing.T) {
+	for _, data := range []string{"", "{", `{"a"`, `{"a":`, `{"a":[1,"b\"]}`, `{"a":1 "b":2}`, `{"a":}`, `{"a":,}`, `[]`} {
+		if values, err := members([]byte(data)); err == nil {
+			t.Errorf("members(%q) = %q", data, values)
 		}
 	}
 }
 
-func TestScannerNumbers(t *testing.T) {
-	for text, want := range map[string]int32{"0": 0, " 12,": 12, "2147483647": 1<<31 - 1, "-5": -5} {
-		s := &scanner{data: []byte(text)}
-		if got, err := s.number(); err != nil || got != want {
-			t.Errorf("number of %q = %d, %v; want %d", text, got, err, want)
+func TestVocabularyIDs(t *testing.T) {
+	for text, want := range map[string]int32{"0": 0, " 12 ": 12, "2147483647": 1<<31 - 1, "-5": -5} {
+		if ids, _, err := modelVocab([]byte(`{"a":` + text + `}`)); err != nil || ids["a"] != want {
+			t.Errorf("id %q is %d, %v; want %d", text, ids["a"], err, want)
 		}
 	}
-	for _, text := range []string{"", "-", "x", "2147483648", "99999999999999999999"} {
-		s := &scanner{data: []byte(text)}
-		if got, err := s.number(); err == nil {
-			t.Errorf("number of %q = %d", text, got)
+	for _, text := range []string{"-", "x", "1.5", "2147483648", "99999999999999999999", `"1"`} {
+		if ids, _, err := modelVocab([]byte(`{"a":` + text + `}`)); err == nil || !strings.Contains(err.Error(), `"a"`) {
+			t.Errorf("id %q: %v, %v", text, ids, err)
 		}
 	}
 }
@@ -54,6 +43,11 @@ func FuzzMembers(f *testing.F) {
 		var want map[string]json.RawMessage
 		if !utf8.Valid(data) || json.Unmarshal(data, &want) != nil || want == nil {
 			return // all that counts is that nothing panicked
+		}
+		for name := range want { // encoding/json takes a lone surrogate in a name, the native library does not
+			if strings.Contains(name, "\uFFFD") && !bytes.Contains(data, []byte("\uFFFD")) && err != nil {
+				return
+			}
 		}
 		if err != nil || len(got) != len(want) {
 			t.Fatalf("members(%q) = %q, %v; want %q", data, got, err, want)

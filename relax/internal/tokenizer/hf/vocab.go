@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/tokenizer"
 )
@@ -123,45 +124,29 @@ func modelVocab(raw []byte) (ids map[string]int32, size int32, err error) {
 		return nil, 0, errors.New("missing; want the tokenizer.json of a fast tokenizer")
 	}
 	ids = make(map[string]int32, len(raw)/16) // a guess near the truth for real files
-	s := &scanner{data: raw}
 	if raw[0] == '{' {
-		err = s.object(func(token string) (err error) {
-			ids[token], err = s.number()
-			return err
+		err = walk(raw, func(token string, value []byte, _ int) error {
+			id, err := strconv.ParseInt(string(value), 10, 32)
+			if err != nil {
+				return fmt.Errorf("token %q: expected an id below 2147483648, found %.20q", token, value)
+			}
+			ids[token] = int32(id)
+			return nil
 		})
 		return ids, int32(len(ids)), err
 	}
-	err = s.list('[', ']', func() error {
-		token, err := s.piece()
-		if err != nil {
-			return fmt.Errorf("piece %d: %w", size, err)
+	var pieces [][2]json.RawMessage
+	if err := json.Unmarshal(raw, &pieces); err != nil {
+		return nil, 0, err
+	}
+	for i, piece := range pieces {
+		var token string
+		if err := json.Unmarshal(piece[0], &token); err != nil {
+			return nil, 0, fmt.Errorf("piece %d: %w", i, err)
 		}
-		ids[token] = size
-		size++
-		return nil
-	})
-	return ids, size, err
-}
-
-// piece consumes a [piece, score] and returns the piece.
-func (s *scanner) piece() (string, error) {
-	if !s.take('[') {
-		return "", s.fail(`'['`)
+		ids[token] = int32(i)
 	}
-	token, err := s.text()
-	if err != nil {
-		return "", err
-	}
-	if !s.take(',') {
-		return "", s.fail("a comma")
-	}
-	if _, err := s.value(); err != nil {
-		return "", err
-	}
-	if !s.take(']') {
-		return "", s.fail(`']'`)
-	}
-	return token, nil
+	return ids, int32(len(pieces)), nil
 }
 
 // unknownToken returns the id that the model gives to what it cannot spell.
