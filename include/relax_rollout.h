@@ -115,7 +115,9 @@ enum {
   RELAX_EVENT_SCORE = 4,        /* {"group_id","sessions"}: reply {"rewards": [...]}
                                    or {"error": text}, which drops the Group         */
   RELAX_EVENT_LOG = 5,          /* {"level","component","event","text", ...}         */
-  RELAX_EVENT_PROGRESS = 6      /* {"rollout","scored","done","total"}               */
+  RELAX_EVENT_PROGRESS = 6,     /* {"rollout","scored","done","total"}               */
+  RELAX_EVENT_ADVANTAGE = 7     /* {"group_id","sessions"}: reply {"advantages":
+                                   [[number, ...], ...] or null} or {"error": text}  */
 };
 
 typedef struct relax_event {

@@ -42,6 +42,18 @@ type Config struct {
 	// which makes a new history of every request that adds one.
 	SystemMessages string `json:"system_messages"`
 
+	// MatchPolicy says when a request continues a recorded turn: "exact" (default), or "tolerant":
+	// also when the only differences are dropped reasoning_content and white space at an answer's
+	// end. The recorded turn then stands in the place of the replayed one.
+	MatchPolicy string `json:"match_policy"`
+	// ImplicitExport says which context is trained when the agent names none: "unique" (default)
+	// takes the only one and refuses several; "main" leaves side conversations out, such as a
+	// title call: it takes the one with most turns, then most tools, then the latest.
+	ImplicitExport string `json:"implicit_export"`
+	// SharedPrefixLoss says what becomes of turns that several exported contexts share: "each"
+	// (default) trains them in every row, "first" in the first row only.
+	SharedPrefixLoss string `json:"shared_prefix_loss"`
+
 	// Backend is "sglang" or "simulator". Default: sglang if SGLangURL is set, else simulator.
 	Backend string `json:"backend"`
 	// SGLangURL is the base URL of an SGLang server or router.
@@ -82,6 +94,10 @@ type Config struct {
 	// CustomRM makes the engine ask (EventScore) for rewards an agent did not write. Without it
 	// a missing reward drops the Group.
 	CustomRM bool `json:"custom_rm"`
+	// CustomAdvantage makes the engine ask (EventAdvantage) for the training credit of each
+	// context. Sessions that export several contexts need it. Rewards are then not normalised and
+	// need not exist.
+	CustomAdvantage bool `json:"custom_advantage"`
 	// RewardsNormalization subtracts the Group's mean (default true); GRPOStdNormalization
 	// also divides by its unbiased standard deviation + 1e-6 (default true, off for Groups of one).
 	RewardsNormalization *bool `json:"rewards_normalization"`

@@ -103,7 +103,7 @@ func finishStep(t *testing.T, e *Engine, answer func(Event)) stepResult {
 			}
 			checkBooks(t, r)
 			return r
-		case EventTasksNeeded, EventScore:
+		case EventTasksNeeded, EventScore, EventAdvantage:
 			if answer == nil {
 				t.Fatalf("an event wants a reply: %s", ev.Data)
 			}
@@ -135,8 +135,10 @@ func checkBooks(t *testing.T, r stepResult) {
 			trained += int64(m)
 		}
 	}
-	if trained != r.report.Accounting.Tokens.Delivered {
-		t.Errorf("mask marks %d tokens, %d were delivered", trained, r.report.Accounting.Tokens.Delivered)
+	delivered := r.report.Accounting.Tokens.Delivered
+	oneRowASession := int64(r.report.Rows) == r.report.Accounting.Sessions.Delivered
+	if trained < delivered || oneRowASession && trained != delivered {
+		t.Errorf("mask marks %d tokens, %d were delivered", trained, delivered)
 	}
 }
 

@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
-	"github.com/relax-rollout/relax-rollout/relax/internal/agent"
 	"github.com/relax-rollout/relax-rollout/relax/internal/batch"
 	"github.com/relax-rollout/relax-rollout/relax/internal/observe"
 	"github.com/relax-rollout/relax-rollout/relax/internal/schedule"
@@ -151,90 +149,4 @@ func (c *core) replyTasks(data []byte) error {
 	c.tasks = append(c.tasks, answer.Tasks...)
 	c.apply(c.machine.LastTasks(time.Now(), len(answer.Tasks)))
 	return nil
-}
-
-// score finds a Group's rewards: those the agents wrote, or the host's answer.
-func (c *core) score(g *group) {
-	if c.cfg.CustomRM && slices.ContainsFunc(g.sessions, func(s *session) bool { return s.result.reward == nil }) {
-		c.askFor(EventScore, scoreRequest(g), func(data []byte) error { return c.replyScore(g, data) })
-		return
-	}
-	c.credit(g)
-}
-
-// replyScore takes {"rewards": [...]}, or {"error": text} which drops the Group.
-func (c *core) replyScore(g *group, data []byte) error {
-	if c.groups[g.id] != g {
-		return nil // dropped while the host was scoring
-	}
-	var answer struct {
-		Rewards []json.RawMessage `json:"rewards"`
-		Error   string            `json:"error"`
-	}
-	if err := json.Unmarshal(data, &answer); err != nil {
-		return fmt.Errorf(`expected {"rewards": [...]} or {"error": text}: %w`, err)
-	}
-	if answer.Error != "" {
-		c.apply(c.machine.GroupFailed(time.Now(), g.id, reasonScore, answer.Error))
-		return nil
-	}
-	if len(answer.Rewards) != len(g.sessions) {
-		return fmt.Errorf("%d rewards for the %d sessions of group %s", len(answer.Rewards), len(g.sessions), g.name())
-	}
-	rewards := make([]*reward, len(answer.Rewards))
-	for i, raw := range answer.Rewards {
-		r, err := parseReward(raw, c.cfg.RewardKey)
-		if err != nil {
-			return fmt.Errorf("rewards[%d]: %w", i, err)
-		}
-		rewards[i] = r
-	}
-	for i, s := range g.sessions {
-		if s.result.reward == nil {
-			s.result.reward = rewards[i]
-		}
-	}
-	c.credit(g)
-	return nil
-}
-
-// credit turns rewards into the Group's rows.
-func (c *core) credit(g *group) {
-	rewards := make([]float64, len(g.sessions))
-	for i, s := range g.sessions {
-		if s.result.reward == nil {
-			c.apply(c.machine.GroupFailed(time.Now(), g.id, reasonReward, fmt.Sprintf(
-				"session %d of group %s wrote no reward to RELAX_OUTPUT_JSON: write one, or set custom_rm and score it", i, g.name())))
-			return
-		}
-		rewards[i] = s.result.reward.value
-	}
-	advantages, err := c.cfg.credit.Advantages(rewards)
-	if err != nil {
-		c.apply(c.machine.GroupFailed(time.Now(), g.id, reasonReward, fmt.Sprintf("group %s: %v", g.name(), err)))
-		return
-	}
-	for i, s := range g.sessions {
-		row, stat := s.row(rewards[i], float32(advantages[i]))
-		g.rows, g.stats = append(g.rows, row), append(g.stats, stat)
-	}
-	c.step.scored += len(g.sessions)
-	c.apply(c.machine.GroupScored(time.Now(), g.id))
-}
-
-func parseReward(raw json.RawMessage, key string) (*reward, error) {
-	r, field, err := agent.ParseReward(raw)
-	switch {
-	case err != nil && field != "":
-		return nil, fmt.Errorf("%s: %w", field, err)
-	case err != nil:
-		return nil, err
-	case r == nil:
-		return nil, errors.New("expected a number or an object, found null")
-	}
-	value, err := r.Value(key)
-	if err != nil {
-		return nil, err
-	}
-	return &reward{value: value, raw: r.Raw}, nil
 }

@@ -66,6 +66,11 @@ func runAgent() int {
 	switch task.Mode {
 	case "nocall":
 		return 0
+	case "title": // as opencode does: a call of its own that names the conversation
+		title := []chatMessage{{"role": "system", "content": "Make a title."}, {"role": "user", "content": "Hello"}}
+		if _, err := converse(title, 1); err != nil {
+			return 8
+		}
 	case "silent": // never calls and never ends
 		time.Sleep(time.Hour)
 	case "exit":
@@ -87,6 +92,9 @@ func runAgent() int {
 	case "lateexit":
 		return 6
 	}
+	if task.Mode == "contexts" {
+		return exportContexts(messages)
+	}
 	if err := writeOutput(task, messages); err != nil {
 		fmt.Fprintln(os.Stderr, "agent: output:", err)
 		return 9
@@ -106,6 +114,27 @@ func converse(messages []chatMessage, turns int) ([]chatMessage, error) {
 		}
 	}
 	return messages, nil
+}
+
+// exportContexts branches off the conversation after its first turn and exports both ends.
+func exportContexts(messages []chatMessage) int {
+	side, err := converse(append(messages[:2:2], chatMessage{"role": "user", "content": "search"}), 1)
+	if err != nil {
+		return 8
+	}
+	var out bytes.Buffer
+	for _, record := range []map[string]any{
+		{"name": "main", "messages": messages, "metadata": map[string]any{"outcome": 1}, "reward": 0.25},
+		{"name": "searcher", "messages": side, "metadata": map[string]any{"usefulness": 0.6}},
+	} {
+		if err := json.NewEncoder(&out).Encode(record); err != nil {
+			return 9
+		}
+	}
+	if os.WriteFile(os.Getenv("RELAX_OUTPUT_JSON"), out.Bytes(), 0o600) != nil {
+		return 9
+	}
+	return 0
 }
 
 func writeOutput(task agentTask, messages []chatMessage) error {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+	"github.com/relax-rollout/relax-rollout/relax/internal/forest"
 	"github.com/relax-rollout/relax-rollout/relax/internal/gateway"
 	"github.com/relax-rollout/relax-rollout/relax/internal/wire"
 )
@@ -30,6 +31,7 @@ type pending struct {
 	fault   *wire.Error
 
 	// Under session.mu.
+	node    *forest.Node // the committed turn
 	waiting int
 	attempt int // the last try that was answered or joined
 	grace   *time.Timer
@@ -108,10 +110,23 @@ func (s *session) again(req *canon.Request) *pending {
 	for _, p := range slices.Backward(s.answered) {
 		if p.asked(req) {
 			p.attempt = req.Retry.Attempt
+			s.forest.Delivered(p.node)
 			return p
 		}
 	}
 	return nil
+}
+
+// Undelivered marks a turn whose answer could not be written to its client.
+func (s *session) Undelivered(answer *wire.Completion) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.answered {
+		if p.out.ID == answer.ID {
+			s.forest.Undelivered(p.node)
+			return
+		}
+	}
 }
 
 // asked reports whether a retry can be one of p's request: the same, and a later try of it than

@@ -63,6 +63,11 @@ const (
 	EventLog EventKind = 5
 	// EventProgress carries Data {"rollout", "scored", "done", "total"} in Sessions.
 	EventProgress EventKind = 6
+	// EventAdvantage asks for the training credit of Data {"group_id", "sessions": [{"session_id",
+	// "contexts": [{"name", "metadata", "turns"}, ...]}, ...]} when Config.CustomAdvantage is set.
+	// Reply with {"advantages": [[number, ...], ...]}: for each session one number for each of its
+	// contexts, in that order. {"advantages": null} filters the Group, {"error": text} drops it.
+	EventAdvantage EventKind = 7
 )
 
 // An Event is one thing the engine wants the host to know or to do.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
 	"github.com/relax-rollout/relax-rollout/relax/internal/credit"
+	"github.com/relax-rollout/relax-rollout/relax/internal/forest"
 	"github.com/relax-rollout/relax-rollout/relax/internal/gateway"
 	"github.com/relax-rollout/relax-rollout/relax/internal/schedule"
 	"github.com/relax-rollout/relax-rollout/relax/internal/sglang"
@@ -26,6 +27,17 @@ const (
 	systemHoist = "hoist"
 )
 
+// What makes a request a continuation (match_policy), which context is trained when the agent
+// names none (implicit_export), and which row trains a shared turn (shared_prefix_loss).
+const (
+	matchExact     = "exact"
+	matchTolerant  = "tolerant"
+	implicitUnique = "unique"
+	implicitMain   = "main"
+	sharedEach     = "each"
+	sharedFirst    = "first"
+)
+
 // resolved is a Config after checks and defaults.
 type resolved struct {
 	Config
@@ -37,6 +49,7 @@ type resolved struct {
 	// disconnectGrace is DisconnectGrace with its default.
 	disconnectGrace time.Duration
 	inherit         bool
+	sharedLoss      forest.SharedLoss
 }
 
 // resolve checks cfg and fills in defaults. Errors are [*OptionError].
@@ -49,8 +62,11 @@ func resolve(cfg Config) (resolved, error) {
 	if err := checkBackend(&r.Config); err != nil {
 		return r, err
 	}
-	if m := r.SystemMessages; m != systemKeep && m != systemHoist {
-		return r, &OptionError{Option: "system_messages", Problem: fmt.Sprintf("expected %s or %s, found %q", systemKeep, systemHoist, m)}
+	if err := checkChoices(&r.Config); err != nil {
+		return r, err
+	}
+	if r.SharedPrefixLoss == sharedFirst {
+		r.sharedLoss = forest.SharedFirst
 	}
 	kwargs, err := templateKwargs(r.ApplyChatTemplateKwargs)
 	if err != nil {
@@ -83,6 +99,9 @@ func resolve(cfg Config) (resolved, error) {
 
 func setDefaults(c *Config) {
 	setDefault(&c.SystemMessages, systemKeep)
+	setDefault(&c.MatchPolicy, matchExact)
+	setDefault(&c.ImplicitExport, implicitUnique)
+	setDefault(&c.SharedPrefixLoss, sharedEach)
 	setDefault(&c.AgentTimeout, 1800)
 	setDefault(&c.AgentFirstRequestTimeout, 600)
 	setDefault(&c.AgentKillGrace, 5)
@@ -98,6 +117,21 @@ func setDefaults(c *Config) {
 		c.Backend = backendSimulator
 	}
 	setDefault(&c.Backend, backendSGLang)
+}
+
+// checkChoices refuses words that an option does not have.
+func checkChoices(c *Config) error {
+	for _, o := range []struct{ name, value, a, b string }{
+		{"system_messages", c.SystemMessages, systemKeep, systemHoist},
+		{"match_policy", c.MatchPolicy, matchExact, matchTolerant},
+		{"implicit_export", c.ImplicitExport, implicitUnique, implicitMain},
+		{"shared_prefix_loss", c.SharedPrefixLoss, sharedEach, sharedFirst},
+	} {
+		if o.value != o.a && o.value != o.b {
+			return &OptionError{Option: o.name, Problem: fmt.Sprintf("expected %s or %s, found %q", o.a, o.b, o.value)}
+		}
+	}
+	return nil
 }
 
 func checkNumbers(c *Config) error {

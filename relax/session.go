@@ -17,15 +17,18 @@ import (
 
 // Why a Session's Group is dropped; the machine adds timeouts and step_end.
 const (
-	reasonStart   schedule.Reason = "start_failed"
-	reasonExit    schedule.Reason = "agent_exit"
-	reasonNoCall  schedule.Reason = "no_request"
-	reasonOutput  schedule.Reason = "invalid_output"
-	reasonExport  schedule.Reason = "export"
-	reasonReward  schedule.Reason = "reward"
-	reasonScore   schedule.Reason = "score"
-	reasonMemory  schedule.Reason = "memory"
-	reasonDropped schedule.Reason = "dropped" // the Group already has a reason
+	reasonStart  schedule.Reason = "start_failed"
+	reasonExit   schedule.Reason = "agent_exit"
+	reasonNoCall schedule.Reason = "no_request"
+	reasonOutput schedule.Reason = "invalid_output"
+	reasonExport schedule.Reason = "export"
+	reasonReward schedule.Reason = "reward"
+	reasonScore  schedule.Reason = "score"
+	// reasonAdvantage: the advantage hook failed; reasonFiltered: it wants the Group out.
+	reasonAdvantage schedule.Reason = "advantage"
+	reasonFiltered  schedule.Reason = "filtered"
+	reasonMemory    schedule.Reason = "memory"
+	reasonDropped   schedule.Reason = "dropped" // the Group already has a reason
 )
 
 // logTail is how much of an agent's log goes into a drop's cause (reference pipeline 3.1).
@@ -59,8 +62,9 @@ type session struct {
 	lastErr  error         // last backend failure, for a drop's cause
 	process  *agent.Process
 	killed   bool
-	note     string  // why it was killed, if its log is to be kept
-	result   *export // set by run when the Session ended well
+	note     string         // why it was killed, if its log is to be kept
+	results  []*export      // set by run when the Session ended well
+	side     []*forest.Node // contexts an implicit export left out
 }
 
 func newSession(c *core, g *group, seq int) *session {
@@ -192,11 +196,9 @@ func (s *session) judge(process *agent.Process, exit agent.Exit, waitErr error) 
 	if !s.hasRequested() {
 		return reasonNoCall, s.explain("agent exited with code 0 and made no model request")
 	}
-	result, err := s.export(output)
-	if err != nil {
+	if s.results, err = s.exports(output); err != nil {
 		return reasonExport, s.explain(err.Error())
 	}
-	s.result = result
 	return "", ""
 }
 
@@ -298,6 +300,18 @@ func (s *session) sampled() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return int64(s.forest.SampledTokens()) + s.lost
+}
+
+// trained is the number of sampled tokens in the exported rows; a token of several rows counts
+// once.
+func (s *session) trained() int64 {
+	nodes := make([]*forest.Node, len(s.results))
+	for i, e := range s.results {
+		nodes[i] = e.node
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int64(s.forest.TrainedTokens(nodes...))
 }
 
 func (s *session) liveRequests() int {

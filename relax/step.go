@@ -74,8 +74,8 @@ func (s *stepState) account(g *group) {
 		return
 	}
 	var trained int64
-	for _, stat := range g.stats {
-		trained += int64(stat.ResponseLen)
+	for _, session := range g.sessions {
+		trained += session.trained()
 	}
 	s.books.Groups.Delivered++
 	s.books.Sessions.Delivered += sessions

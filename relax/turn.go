@@ -53,18 +53,18 @@ func (s *session) answer(p *pending, number int) (*wire.Completion, *wire.Error)
 	if fault != nil {
 		return nil, fault
 	}
-	divergence := s.diverges(o.match, p.req)
+	divergence := s.diverges(&o)
 	budget, fault := s.budget(p.req, o.length())
 	if fault != nil {
 		return nil, fault
 	}
-	node := s.attach(o, p.req)
+	node := s.attach(o)
 	s.announce()
 	if err := s.group.awaitLease(p.ctx); err != nil {
 		return nil, s.interrupted(err)
 	}
 	t := &turn{
-		session: s, req: p.req, node: node, observation: o.seen, budget: budget, divergence: divergence,
+		session: s, pending: p, req: o.req, node: node, observation: o.seen, budget: budget, divergence: divergence,
 		requestID: "req_" + s.id + "_" + strconv.Itoa(number), rid: s.rid(number), started: time.Now(),
 	}
 	fault = t.generate(p.ctx)
@@ -106,6 +106,9 @@ func (c *core) settle(req *canon.Request) {
 
 // An observed is where a request goes on in the forest, and its new messages in tokens.
 type observed struct {
+	// req is the request as it is matched: with match_policy tolerant recorded turns may stand in
+	// the place of what the client sent.
+	req   *canon.Request
 	match forest.Match
 	seen  chat.Observation
 }
@@ -117,31 +120,32 @@ func (o *observed) length() int { return o.match.Parent.Len() + len(o.seen.Body)
 // as it is: a request may yet be refused. Tokenisation runs without the Session's lock, so that
 // sub-agents do not wait for each other.
 func (s *session) observe(req *canon.Request) (observed, *wire.Error) {
-	match, previous := s.match(req)
-	if known := match.Observation; known != nil {
-		return observed{match, chat.Observation{Body: known.Body(), Prompt: known.Prompt()}}, nil
+	o, previous := s.match(req)
+	if known := o.match.Observation; known != nil {
+		o.seen = chat.Observation{Body: known.Body(), Prompt: known.Prompt()}
+		return o, nil
 	}
-	seen, err := s.core.format.Observe(req, match.From, previous)
-	if err != nil {
-		return observed{}, wire.Invalid("messages", "%v", err)
+	var err error
+	if o.seen, err = s.core.format.Observe(o.req, o.match.From, previous); err != nil {
+		return o, wire.Invalid("messages", "%v", err)
 	}
-	return observed{match, seen}, nil
+	return o, nil
 }
 
 // attach puts an observation into the forest, unless it is there, and returns its node.
-func (s *session) attach(o observed, req *canon.Request) *forest.Node {
+func (s *session) attach(o observed) *forest.Node {
 	if o.match.Observation != nil {
 		return o.match.Observation
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.forest.Attach(o.match, o.seen.Body, o.seen.Prompt, req)
+	return s.forest.Attach(o.match, o.seen.Body, o.seen.Prompt, o.req)
 }
 
 // diverges explains and counts a request that does not go on from the newest turn.
-func (s *session) diverges(match forest.Match, req *canon.Request) string {
+func (s *session) diverges(o *observed) string {
 	s.mu.Lock()
-	d := s.forest.Explain(match, req)
+	d := s.forest.Explain(o.match, o.req)
 	s.mu.Unlock()
 	if d == nil {
 		return ""
@@ -150,14 +154,20 @@ func (s *session) diverges(match forest.Match, req *canon.Request) string {
 	return d.String()
 }
 
-func (s *session) match(req *canon.Request) (forest.Match, chat.Prev) {
+// match finds what a request extends and the ids of the turn before it.
+func (s *session) match(req *canon.Request) (observed, chat.Prev) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	match := s.forest.Match(req)
-	if g := match.Parent.Generation(); g != nil {
-		return match, chat.Prev{IDs: g.IDs}
+	o := observed{req: req}
+	if s.core.cfg.MatchPolicy == matchTolerant {
+		o.req, o.match, _ = s.forest.MatchTolerant(req)
+	} else {
+		o.match = s.forest.Match(req)
 	}
-	return match, chat.Prev{}
+	if g := o.match.Parent.Generation(); g != nil {
+		return o, chat.Prev{IDs: g.IDs}
+	}
+	return o, chat.Prev{}
 }
 
 // budget is the token limit of a turn behind a prompt of so many tokens: what the client or the
@@ -195,6 +205,7 @@ func (s *session) interrupted(err error) *wire.Error {
 // aborted and continued.
 type turn struct {
 	session     *session
+	pending     *pending
 	req         *canon.Request
 	node        *forest.Node
 	observation chat.Observation
@@ -332,7 +343,7 @@ func (t *turn) failed(ctx context.Context, err error) *wire.Error {
 func (t *turn) commit() (*wire.Completion, *wire.Error) {
 	s := t.session
 	reply := s.core.format.Read(t.node.State(), t.ids, t.req, t.observation)
-	err := s.record(t.node, forest.Generation{
+	err := s.record(t, forest.Generation{
 		IDs: t.ids, Logprobs: t.logprobs, Spans: t.spans, Message: reply.Message, Truncated: t.truncated,
 		Aborts: t.aborts, Rollout: s.group.rollout, RequestID: t.requestID, ParseError: reply.ParseError,
 		PromptTokens: t.prompt, CachedTokens: t.cached, Seconds: t.generating.Seconds(),
@@ -346,10 +357,11 @@ func (t *turn) commit() (*wire.Completion, *wire.Error) {
 	return t.completion(reply), nil
 }
 
-func (s *session) record(node *forest.Node, g forest.Generation) error {
+func (s *session) record(t *turn, g forest.Generation) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, err := s.forest.Commit(node, g)
+	node, err := s.forest.Commit(t.node, g)
+	t.pending.node = node
 	return err
 }
 

@@ -381,9 +381,9 @@ func TestExplicitRecordsThatDoNotFit(t *testing.T) {
 	for _, tt := range []struct{ name, output, text string }{
 		{"it fits", `{"name":"main","messages":%s,"reward":1}`, ""},
 		{"implicit", `{"metadata":null}`, ""},
-		{"other tools", `{"name":"main","messages":%s,"tools":[{"type":"function","function":{"name":"f"}}]}`, `record "main"`},
-		{"other arguments", `{"name":"main","messages":%s,"chat_template_kwargs":{"enable_thinking":false}}`, `record "main"`},
-		{"no answer yet", `{"name":"main","messages":[{"role":"user","content":"Hello"}]}`, `record "main"`},
+		{"other tools", `{"name":"main","messages":%s,"tools":[{"type":"function","function":{"name":"f"}}]}`, `record 1 "main"`},
+		{"other arguments", `{"name":"main","messages":%s,"chat_template_kwargs":{"enable_thinking":false}}`, `record 1 "main"`},
+		{"no answer yet", `{"name":"main","messages":[{"role":"user","content":"Hello"}]}`, `record 1 "main"`},
 		{"two records", `{"name":"main","messages":%[1]s}` + "\n" + `{"name":"side","messages":%[1]s}`, "2 records"},
 		{"a reward without its key", `{"name":"main","messages":%s,"reward":{"other":1}}`, "reward"},
 	} {
@@ -396,11 +396,11 @@ func TestExplicitRecordsThatDoNotFit(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
 		}
-		out, err := s.export(output)
+		out, err := s.exports(output)
 		if (err == nil) != (tt.text == "") || err != nil && !strings.Contains(err.Error(), tt.text) {
 			t.Errorf("%s: err = %v, want %q", tt.name, err, tt.text)
 		}
-		if err == nil && (out.lineage.Turns != 1 || out.metadata == nil) {
+		if err == nil && (len(out) != 1 || out[0].lineage.Turns != 1 || out[0].metadata == nil) {
 			t.Errorf("%s: %+v", tt.name, out)
 		}
 	}

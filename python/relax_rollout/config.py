@@ -81,6 +81,19 @@ class Config:
         'System messages behind the first place: "keep" them where they are (default), or "hoist" '
         "all to one at the beginning as the reference does."
     )
+    match_policy: str | None = _option(
+        'When a request continues a recorded turn: "exact" (default), or "tolerant": also when '
+        "only reasoning_content was dropped, or white space at an answer's end."
+    )
+    implicit_export: str | None = _option(
+        'Which context is trained when the agent names none: "unique" (default) takes the only one '
+        'and refuses several; "main" leaves side conversations out: it takes the one with most '
+        "turns, then most tools, then the latest."
+    )
+    shared_prefix_loss: str | None = _option(
+        'Turns that several exported contexts share: "each" (default) row trains them, or the '
+        '"first" only.'
+    )
     backend: str | None = _option(
         '"sglang" or "simulator". Default: sglang if sglang_url is set, else simulator.'
     )
@@ -122,6 +135,10 @@ class Config:
     custom_rm: bool | None = _option(
         "Whether the engine asks for rewards an agent did not write; set by Engine(score=...). "
         "Without it a missing reward drops the Group. Default: False."
+    )
+    custom_advantage: bool | None = _option(
+        "Whether the engine asks for the training credit of each context; set by "
+        "Engine(advantage=...). Sessions that export several contexts need it. Default: False."
     )
     rewards_normalization: bool | None = _option(
         "Whether the Group's mean is subtracted from rewards. Default: True."

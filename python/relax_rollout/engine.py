@@ -16,7 +16,7 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import islice
@@ -36,15 +36,12 @@ from .errors import (
     StateError,
     StepFailedError,
 )
+from .hooks import AdvantageHook, ScoreHook, advantage_reply, score_reply
 from .report import StepReport
 
 Task = str | Mapping[str, Any]
 """One prompt: ``{"messages": [...], "metadata": {...}}``, either may be absent; a string is one
 user message."""
-
-ScoreHook = Callable[[list[dict[str, Any]]], Sequence[Any]]
-"""Takes the Sessions of one Group as the engine describes them and returns one reward for each:
-a finite number, or an object of numbers with the key named by the option ``reward_key``."""
 
 _SLICE_MS = 100
 """Longest single wait inside the library, so that Ctrl-C is seen in time."""
@@ -61,6 +58,7 @@ class EventKind(IntEnum):
     SCORE = 4
     LOG = 5
     PROGRESS = 6
+    ADVANTAGE = 7
 
 
 @dataclass(frozen=True)
@@ -113,6 +111,10 @@ class Engine:
         score: Gives rewards to Sessions whose agent wrote none; sets ``custom_rm``. It runs on
             the thread that polls. If it raises, or returns rewards the engine refuses, its Group
             is dropped with that cause and the step refills.
+        advantage: Gives each exported context its training credit; sets ``custom_advantage``. It
+            gets the contexts' metadata, one mapping by name for each Session of a Group, and
+            returns the same shape with numbers, or None to leave the Group out. It runs and fails
+            as ``score`` does.
         progress: Draw ``Rollout 0 generation: scored=3/8`` on stderr while a step runs.
         log: Takes the engine's log lines. Default: ``logging.getLogger("relax_rollout")``.
 
@@ -143,17 +145,16 @@ class Engine:
         config: Config | Mapping[str, Any],
         *,
         score: ScoreHook | None = None,
+        advantage: AdvantageHook | None = None,
         progress: bool = False,
         log: logging.Logger | None = None,
     ) -> None:
         self.config = config if isinstance(config, Config) else Config.from_dict(config)
         options = self.config.to_dict()
-        if score is not None and options.setdefault("custom_rm", True) is False:
-            raise ConfigError(
-                "option custom_rm: False, but Engine was given a score hook; leave one of them out",
-                "custom_rm",
-            )
+        _switch_on(options, "custom_rm", "score", score)
+        _switch_on(options, "custom_advantage", "advantage", advantage)
         self._score = score
+        self._advantage = advantage
         self._log = log or _LOGGER
         self._progress = Progress(sys.stderr) if progress else None
         self._step: _Step | None = None
@@ -274,7 +275,9 @@ class Engine:
         elif event.kind == EventKind.TASKS_NEEDED:
             self._answer_tasks(event, step)
         elif event.kind == EventKind.SCORE:
-            self._answer_score(event, step)
+            self._answer_hook(event, step, "custom_rm", self._score, score_reply)
+        elif event.kind == EventKind.ADVANTAGE:
+            self._answer_hook(event, step, "custom_advantage", self._advantage, advantage_reply)
         elif event.kind == EventKind.LOG:
             if self._progress is not None:
                 self._progress.finish()
@@ -299,22 +302,28 @@ class Engine:
             raise
         step.taken.clear()
 
-    def _answer_score(self, event: Event, step: _Step) -> None:
-        sessions = event.data.get("sessions", [])
+    def _answer_hook(
+        self,
+        event: Event,
+        step: _Step,
+        option: str,
+        hook: Any,
+        reply: Callable[[Any, Mapping[str, Any]], dict[str, Any]],
+    ) -> None:
+        name = EventKind(event.kind).name.lower()
         group = event.data.get("group_id")
-        if self._score is None:
-            cause = "option custom_rm is set, but Engine was given no score hook"
+        if hook is None:
+            cause = f"option {option} is set, but Engine was given no {name} hook"
         else:
             try:
-                rewards = [_number(r) for r in self._score(sessions)]
-                self._answer(event, step, {"rewards": rewards})
+                self._answer(event, step, reply(hook, event.data))
                 return
             except (ClosedError, PanicError):
                 raise
             except Exception as err:
                 # A broken hook costs its Group, never the trainer.
-                cause = f"score hook: {type(err).__name__}: {err}"
-                self._log.exception("score hook failed for group %s", group)
+                cause = f"{name} hook: {type(err).__name__}: {err}"
+                self._log.exception("%s hook failed for group %s", name, group)
         self._answer(event, step, {"error": cause})
 
     # ---- low level ------------------------------------------------------------------------------
@@ -522,11 +531,13 @@ def _task(task: Task) -> dict[str, Any]:
     )
 
 
-def _number(reward: Any) -> Any:
-    """Unwraps scalars of NumPy and tensor libraries."""
-    if isinstance(reward, Mapping):
-        return {k: _number(v) for k, v in reward.items()}
-    return reward.item() if hasattr(reward, "item") else reward
+def _switch_on(options: dict[str, Any], option: str, name: str, hook: object) -> None:
+    """Sets the option that makes the engine ask a hook, if there is one."""
+    if hook is not None and options.setdefault(option, True) is False:
+        raise ConfigError(
+            f"option {option}: False, but Engine was given a {name} hook; leave one of them out",
+            option,
+        )
 
 
 def _json(call: str, value: Any) -> str:

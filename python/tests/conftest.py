@@ -111,7 +111,9 @@ def open_engine(_warm):
     engines = []
 
     def start(**settings):
-        hooks = {k: settings.pop(k) for k in ("score", "progress", "log") if k in settings}
+        hooks = {
+            k: settings.pop(k) for k in ("score", "advantage", "progress", "log") if k in settings
+        }
         engines.append(rr.Engine(options(**settings), **hooks))
         return engines[-1]
 

@@ -17,6 +17,12 @@ type Stats struct {
 	// Duplicates counts commits that repeated a node, DuplicateTokens their tokens. They are
 	// part of Sampled and can never be trained.
 	Duplicates, DuplicateTokens int
+	// Undelivered counts responses no client has received, UndeliveredTokens their tokens, one
+	// commit each. They are trained only where exported.
+	Undelivered, UndeliveredTokens int
+	// Tolerated counts the attached requests of the tolerant policy in which messages were
+	// replaced, Replaced those messages.
+	Tolerated, Replaced int
 }
 
 // Stats returns the counts.
@@ -28,6 +34,11 @@ func (f *Forest) Stats() Stats {
 		Sampled:         f.sampled,
 		Duplicates:      f.duplicates,
 		DuplicateTokens: f.duplicateTokens,
+
+		Undelivered:       f.undelivered,
+		UndeliveredTokens: f.undeliveredTokens,
+		Tolerated:         f.tolerated,
+		Replaced:          f.replaced,
 	}
 }
 
@@ -72,6 +83,9 @@ func (n *Node) dump(b *bufio.Writer, depth int) {
 	}
 	if n.kind == Observation {
 		fmt.Fprintf(b, " (+%d +%d prompt)", len(n.body), len(n.prompt))
+		if n.replaced > 0 {
+			fmt.Fprintf(b, " tolerated %d", n.replaced)
+		}
 	} else {
 		n.dumpGeneration(b)
 	}
@@ -105,6 +119,9 @@ func (n *Node) dumpGeneration(b *bufio.Writer) {
 	}
 	if g.Truncated {
 		b.WriteString(" truncated")
+	}
+	if n.IsUndelivered() {
+		b.WriteString(" undelivered")
 	}
 	if g.Aborts > 0 {
 		fmt.Fprintf(b, " %d aborts", g.Aborts)

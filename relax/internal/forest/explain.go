@@ -57,29 +57,80 @@ func (d *Divergence) String() string {
 
 // Divergence explains why a request does not extend the newest state of a conversation. It is
 // nil if the request extends a response nothing has continued yet, or if there is no response.
-// Ask before the request's own generation is committed.
+// Conversations that take turns, as concurrent sub-agents do, each have a newest state of their
+// own; only the request that opens one diverges. Ask before the request's own generation is
+// committed.
 func (f *Forest) Divergence(req *canon.Request) *Divergence {
 	return f.Explain(f.Match(req), req)
 }
 
-// Explain is Divergence of a request whose match is known.
+// Explain is Divergence of a request whose match is known. It costs one pass over the request
+// and over the few conversations it is compared with.
 func (f *Forest) Explain(m Match, req *canon.Request) *Divergence {
 	if len(f.responses) == 0 || (m.Parent.kind == Response && !m.Parent.continued) {
 		return nil
 	}
-	open := make([]*Node, 0, comparedEnds)
-	for i := len(f.responses) - 1; i >= 0 && len(open) < comparedEnds; i-- {
-		if n := f.responses[i]; !n.continued {
-			open = append(open, n)
-		}
-	}
-	slices.Reverse(open)
-	return difference(f.nearest(req, open), req)
+	return difference(f.nearest(req, f.compared(req)), req)
 }
 
-// comparedEnds bounds the conversations a diverging request is compared with, the newest first:
-// a harness that branches on every request must not pay for all it ever said.
-const comparedEnds = 4
+// comparedEnds bounds the conversations a diverging request is compared with, searchedEnds the
+// responses among which they are sought, the newest first: a harness that branches on every
+// request must not pay for all it ever said.
+const (
+	comparedEnds = 4
+	searchedEnds = 64
+)
+
+// compared returns the ends of the newest conversations, oldest first, and behind them that of
+// the conversation with which the request begins. Of a request's first message alone the latter
+// knows nothing if it was sent together with another one, hence the former.
+func (f *Forest) compared(req *canon.Request) []*Node {
+	ends := make([]*Node, 0, comparedEnds+1)
+	last := len(f.responses) - 1
+	for i := last; i >= 0 && i > last-searchedEnds && len(ends) < comparedEnds; i-- {
+		if n := f.responses[i]; !n.continued {
+			ends = append(ends, n)
+		}
+	}
+	slices.Reverse(ends)
+	if n := f.longestKnown(req); n != nil {
+		ends = append(ends, n.newestEnd())
+	}
+	return ends
+}
+
+// longestKnown returns the node with the longest conversation that the request begins with and
+// some response ends, nil if there is none.
+func (f *Forest) longestKnown(req *canon.Request) *Node {
+	states := make([]canon.State, len(req.Messages))
+	s := canon.RootState(req.Tools, req.Kwargs) & f.mask
+	for i, message := range req.Messages {
+		s = s.Next(message) & f.mask
+		states[i] = s
+	}
+	for i := len(states) - 1; i >= 0; i-- {
+		for n := f.nodes[states[i]]; n != nil; n = n.older {
+			if (n.continued || n.kind == Response) && n.end() == i+1 && n.holds(req) {
+				return n
+			}
+		}
+	}
+	return nil
+}
+
+// newestEnd goes down from n, by the newest child that has a response, to a response that
+// nothing continues.
+func (n *Node) newestEnd() *Node {
+	for n.continued {
+		for i := len(n.children) - 1; ; i-- {
+			if child := n.children[i]; child.continued || child.kind == Response {
+				n = child
+				break
+			}
+		}
+	}
+	return n
+}
 
 // nearest returns the node whose conversation shares most with the request, the newest of
 // equals. nodes is not empty and in order of commit.
@@ -148,7 +199,7 @@ func field(a, b *canon.Message) (name, recorded, sent string) {
 	pairs := [...]struct{ name, a, b string }{
 		{"role", string(a.Role), string(b.Role)},
 		{"reasoning_content", a.Reasoning, b.Reasoning},
-		{"content", a.Content, b.Content},
+		{"content", contentText(a), contentText(b)},
 		{"tool_call_id", a.ToolCallID, b.ToolCallID},
 		{"tool_calls", callText(a.ToolCalls), callText(b.ToolCalls)},
 	}
@@ -159,6 +210,21 @@ func field(a, b *canon.Message) (name, recorded, sent string) {
 		}
 	}
 	return "", "", ""
+}
+
+// contentText shows content with its images' URLs.
+func contentText(m *canon.Message) string {
+	if m.Parts == nil {
+		return m.Content
+	}
+	var b strings.Builder
+	for _, p := range m.Parts {
+		b.WriteString(p.Text)
+		if p.Image != "" {
+			fmt.Fprintf(&b, "[image %s]", p.Image)
+		}
+	}
+	return b.String()
 }
 
 func callText(calls []canon.ToolCall) string {
@@ -179,7 +245,7 @@ func toolText(tools []canon.ToolSpec) string {
 
 // summary shows a message in one line.
 func summary(m *canon.Message) string {
-	text := m.Content
+	text := contentText(m)
 	if text == "" && len(m.ToolCalls) > 0 {
 		text = callText(m.ToolCalls)
 	}

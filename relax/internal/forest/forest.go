@@ -83,9 +83,15 @@ type Node struct {
 	body, prompt []int32
 	generation   *Generation
 
-	children   []*Node
-	continued  bool // a response lies below
-	duplicates int
+	children []*Node
+	older    *Node // of the same state
+	// continued: a response lies below. followed: a delivered one does.
+	continued, followed bool
+	// read: a client has the response for certain. lost counts its answers that nobody got.
+	read             bool
+	duplicates, lost int
+	// replaced counts the messages the tolerant policy replaced in an observation's request.
+	replaced int
 }
 
 // A context is what all conversations of a subtree share.
@@ -98,14 +104,17 @@ type context struct {
 type Forest struct {
 	session string
 	root    *Node
-	// nodes finds nodes by state, oldest first. Different conversations may share a state.
-	nodes     map[canon.State][]*Node
+	// nodes finds the newest node of a state; [Node.older] leads to the others. Different
+	// conversations may share a state.
+	nodes     map[canon.State]*Node
 	responses []*Node
 	count     int
 	// mask cuts states; tests narrow it to make states collide.
 	mask canon.State
 
 	sampled, duplicates, duplicateTokens int
+	undelivered, undeliveredTokens       int
+	tolerated, replaced                  int
 
 	hits []hit // scratch of Match
 }
@@ -115,7 +124,7 @@ func New(sessionID string) *Forest {
 	return &Forest{
 		session: sessionID,
 		root:    &Node{kind: Root},
-		nodes:   map[canon.State][]*Node{},
+		nodes:   map[canon.State]*Node{},
 		mask:    ^canon.State(0),
 	}
 }
@@ -123,105 +132,22 @@ func New(sessionID string) *Forest {
 // Root is the node of the empty conversation.
 func (f *Forest) Root() *Node { return f.root }
 
-// A Match says what a request continues.
-type Match struct {
-	// Parent is the response the request extends, or the root.
-	Parent *Node
-	// From is the index of the request's first message that is new below Parent.
-	From int
-	// Observation is the node that holds exactly the new messages already, nil if there is
-	// none: then they must be encoded and attached.
-	Observation *Node
-
-	state canon.State
-}
-
-// A hit is a prefix of a request whose state some node has.
-type hit struct {
-	end   int
-	state canon.State
-}
-
-// Match finds the longest committed conversation that the request extends. Only responses and
-// the root can be extended. It costs one pass over the messages; of equal states the newest
-// wins. Attach takes the result even if the forest has grown since.
-func (f *Forest) Match(req *canon.Request) Match {
-	s := canon.RootState(req.Tools, req.Kwargs) & f.mask
-	f.hits = f.hits[:0]
-	for i, message := range req.Messages {
-		s = s.Next(message) & f.mask
-		if message.Role != canon.Assistant {
-			continue
-		}
-		if len(f.nodes[s]) > 0 {
-			f.hits = append(f.hits, hit{i + 1, s})
-		}
-	}
-	m := Match{Parent: f.root, state: s}
-	for i := len(f.hits) - 1; i >= 0 && m.Parent == f.root; i-- {
-		if n := f.lookup(f.hits[i].state, Response, req, f.hits[i].end); n != nil {
-			m.Parent, m.From = n, f.hits[i].end
-		}
-	}
-	m.Observation = f.observation(m, req)
-	return m
-}
-
-// lookup returns the newest node of a kind that holds the first n messages of the request.
-func (f *Forest) lookup(s canon.State, kind Kind, req *canon.Request, n int) *Node {
-	bucket := f.nodes[s]
-	for i := len(bucket) - 1; i >= 0; i-- {
-		if node := bucket[i]; node.kind == kind && node.end() == n && node.holds(req) {
-			return node
-		}
-	}
-	return nil
-}
-
-// observation returns the observation below m.Parent with the same new messages.
-func (f *Forest) observation(m Match, req *canon.Request) *Node {
-	for _, n := range f.nodes[m.state] {
-		if n.kind == Observation && n.parent == m.Parent && n.end() == len(req.Messages) && n.holds(req) {
-			return n
-		}
-	}
-	return nil
-}
-
-// end is the number of messages down to and with the node.
-func (n *Node) end() int { return n.before + len(n.messages) }
-
-// holds reports whether the conversation down to n is a prefix of the request, message by
-// message and with the same tools and template arguments.
-func (n *Node) holds(req *canon.Request) bool {
-	if n.end() > len(req.Messages) {
-		return false
-	}
-	if n.top != nil && !n.top.context.same(req) {
-		return false
-	}
-	for ; n.kind != Root; n = n.parent {
-		for i, m := range n.messages {
-			if !m.Equal(req.Messages[n.before+i]) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-func (c *context) same(req *canon.Request) bool {
-	return canon.EqualTools(c.tools, req.Tools) && c.kwargs.Equal(req.Kwargs)
-}
-
 // Attach adds the observation of a matched request: body are the ids of the new messages,
 // prompt the ids of the generation prompt that follows them. The forest keeps both slices. If
-// the same observation was attached meanwhile, that one is returned.
+// the same observation was attached before, that one is returned and the ids are not used; a
+// request of the tolerant policy is counted all the same.
 func (f *Forest) Attach(m Match, body, prompt []int32, req *canon.Request) *Node {
+	if m.Replaced > 0 {
+		f.tolerated++
+		f.replaced += m.Replaced
+	}
 	if n := f.observation(m, req); n != nil {
+		n.replaced = max(n.replaced, m.Replaced)
 		return n
 	}
+	f.Delivered(m.Parent)
 	n := &Node{
+		replaced: m.Replaced,
 		kind:     Observation,
 		state:    m.state,
 		messages: slices.Clone(req.Messages[m.From:]),
@@ -251,7 +177,9 @@ func (f *Forest) Commit(obs *Node, g Generation) (*Node, error) {
 	state := obs.state.Next(g.Message) & f.mask
 	for _, n := range obs.children {
 		if n.state == state && slices.Equal(n.generation.IDs, g.IDs) && n.messages[0].Equal(g.Message) {
+			lost := n.IsUndelivered()
 			n.duplicates++
+			f.found(n, lost)
 			f.duplicates++
 			f.duplicateTokens += len(g.IDs)
 			return n, nil
@@ -271,6 +199,7 @@ func (f *Forest) Commit(obs *Node, g Generation) (*Node, error) {
 	for above := obs; above != nil && !above.continued; above = above.parent {
 		above.continued = true
 	}
+	n.heard()
 	return n, nil
 }
 
@@ -286,7 +215,8 @@ func (f *Forest) add(parent, n *Node, tokens int) {
 	n.responses += parent.responses
 	n.length = parent.length + tokens
 	parent.children = append(parent.children, n)
-	f.nodes[n.state] = append(f.nodes[n.state], n)
+	n.older = f.nodes[n.state]
+	f.nodes[n.state] = n
 }
 
 func (g *Generation) check(obs *Node) error {

@@ -11,6 +11,10 @@ func (n *Node) Kind() Kind { return n.kind }
 // Parent is the node above, nil for the root.
 func (n *Node) Parent() *Node { return n.parent }
 
+// Children are the nodes below, oldest first. They must not be changed, and only the forest's
+// owner may ask.
+func (n *Node) Children() []*Node { return n.children }
+
 // State is the conversation state down to and with the node.
 func (n *Node) State() canon.State { return n.state }
 
@@ -52,6 +56,10 @@ func (n *Node) Responses() int { return n.responses }
 // Duplicates counts the generations that were equal to this one in message and ids. Only the
 // forest's owner may call it.
 func (n *Node) Duplicates() int { return n.duplicates }
+
+// Replaced is the largest number of messages that the tolerant policy replaced in a request
+// that led to the observation; 0 if it came as recorded. Only the forest's owner may call it.
+func (n *Node) Replaced() int { return n.replaced }
 
 // Len is the number of tokens of the lineage with the node, generation prompt included.
 func (n *Node) Len() int { return n.length }

@@ -33,7 +33,8 @@ type tolerated struct {
 	replaced int
 }
 
-// better is the longer conversation, of equal ones that with less to replace, then the newer.
+// better is the longer conversation, of equal ones that with less to replace, then a delivered
+// one, then the newer.
 func (t tolerated) better(o tolerated) tolerated {
 	switch {
 	case o.node == nil:
@@ -42,7 +43,13 @@ func (t tolerated) better(o tolerated) tolerated {
 		return o
 	case o.node.end() < t.node.end() || o.replaced > t.replaced:
 		return t
-	case o.replaced < t.replaced || o.node.id > t.node.id:
+	case o.replaced < t.replaced:
+		return o
+	case o.node.IsUndelivered() != t.node.IsUndelivered():
+		if t.node.IsUndelivered() {
+			return o
+		}
+	case o.node.id > t.node.id:
 		return o
 	}
 	return t
@@ -80,5 +87,6 @@ func sameTurn(recorded, sent *canon.Message) bool {
 	return sent.Role == canon.Assistant &&
 		(sent.Reasoning == "" || sent.Reasoning == recorded.Reasoning) &&
 		strings.TrimRight(sent.Content, space) == strings.TrimRight(recorded.Content, space) &&
+		slices.Equal(sent.Parts, recorded.Parts) &&
 		slices.Equal(sent.ToolCalls, recorded.ToolCalls)
 }

@@ -129,6 +129,8 @@ type clientConn struct {
 	// linger is set when the answer was written before the request was read to its end. A close
 	// would then reset the connection, and the client would not see the answer.
 	linger bool
+	// failed is told once if an answer cannot be written. nil: nobody wants to know.
+	failed func()
 	// expecting is the request whose client waits for 100 Continue, nil if none does.
 	expecting *head
 }
@@ -166,6 +168,10 @@ func (c *clientConn) Write(p []byte) (n int, err error) {
 		if n += m; err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				_ = c.SetLinger(0) // let the kernel forget what nobody reads
+			}
+			if failed := c.failed; failed != nil {
+				c.failed = nil
+				failed()
 			}
 			return n, err
 		}

@@ -35,12 +35,18 @@ const token = "session-secret-0123456789abcdef"
 // A fake is a handler with one Session; complete answers its turns. It counts the bytes of the
 // first message as tokens.
 type fake struct {
-	cache    *canon.Cache
-	complete func(ctx context.Context, req *canon.Request) (*wire.Completion, *wire.Error)
+	cache       *canon.Cache
+	undelivered chan *wire.Completion // nil: not asked for
+	complete    func(ctx context.Context, req *canon.Request) (*wire.Completion, *wire.Error)
 }
 
 func (f *fake) Session(t string) (Session, bool) { return f, t == token }
 func (f *fake) Cache() *canon.Cache              { return f.cache }
+func (f *fake) Undelivered(answer *wire.Completion) {
+	if f.undelivered != nil {
+		f.undelivered <- answer
+	}
+}
 func (f *fake) Complete(ctx context.Context, req *canon.Request) (*wire.Completion, *wire.Error) {
 	return f.complete(ctx, req)
 }

@@ -58,6 +58,9 @@ type Session interface {
 	// the same turn. It returns soon after the gateway closes ([ErrClosed]). Exactly one result is
 	// not nil.
 	Complete(ctx context.Context, req *canon.Request) (*wire.Completion, *wire.Error)
+	// Undelivered says that the answer of a Complete could not be written to its client. It may
+	// come late, and must be quick.
+	Undelivered(answer *wire.Completion)
 	// CountTokens returns how many tokens the model would read if req were completed. It samples
 	// nothing and records nothing.
 	CountTokens(ctx context.Context, req *canon.Request) (int, *wire.Error)

@@ -22,6 +22,7 @@ type turn struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	unwatch func()
+	client  *clientConn // nil in tests without a connection
 }
 
 // admit finds a place for the request of a head. The turn must end before the connection reads
@@ -34,6 +35,7 @@ func (g *Gateway) admit(ctx *fasthttp.RequestCtx, h *head) (*turn, *wire.Error) 
 	t := &turn{gateway: g, session: h.session, unwatch: func() {}}
 	t.ctx, t.cancel = context.WithCancelCause(g.ctx)
 	if c, ok := ctx.Conn().(*clientConn); ok {
+		t.client = c
 		t.unwatch = g.watcher.watch(c.TCPConn, func() { t.cancel(ErrClientLeft) })
 	}
 	return t, nil
@@ -90,6 +92,15 @@ func (g *Gateway) turn(ctx *fasthttp.RequestCtx, h *head) {
 	*buf = h.dialect.AppendAnswer((*buf)[:0], completion)
 	ctx.SetBody(*buf)
 	answers.Put(buf)
+	t.watchWrite(completion)
+}
+
+// watchWrite tells the Session if the answer, which is written after the handler returned,
+// does not reach its client.
+func (t *turn) watchWrite(completion *wire.Completion) {
+	if t.client != nil && completion != nil {
+		t.client.failed = func() { t.session.Undelivered(completion) }
+	}
 }
 
 // shownDivergence is a completion's divergence as one short line of visible ASCII.

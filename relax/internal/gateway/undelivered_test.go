@@ -1,0 +1,66 @@
+package gateway
+
+import (
+	"context"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+	"github.com/relax-rollout/relax-rollout/relax/internal/wire"
+)
+
+// The Session learns which answers did not reach their client, and of no others.
+func TestUndelivered(t *testing.T) {
+	big := completion(strings.Repeat("long ", 8<<20))
+	for _, stream := range []string{"", "!"} {
+		t.Run("the client leaves while it is written, stream "+stream, func(t *testing.T) {
+			g, lost := openLossy(t, big)
+			conn := dial(t, g)
+			io.WriteString(conn, rawEcho(stream+"hi"))
+			if _, err := io.ReadFull(conn, make([]byte, 64<<10)); err != nil {
+				t.Fatal(err)
+			}
+			conn.(*net.TCPConn).SetLinger(0)
+			conn.Close()
+			select {
+			case answer := <-lost:
+				if answer != big {
+					t.Errorf("told of %v", answer.ID)
+				}
+			case <-time.After(20 * time.Second):
+				t.Error("the session was not told")
+			}
+		})
+		t.Run("the client leaves after it has read, stream "+stream, func(t *testing.T) {
+			g, lost := openLossy(t, completion("short"))
+			c := client(t)
+			for range 3 {
+				answer, err := c.Do(echoRequest(t, context.Background(), g, stream+"hi"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.ReadAll(answer.Body); err != nil {
+					t.Fatal(err)
+				}
+				answer.Body.Close()
+			}
+			c.CloseIdleConnections()
+			if err := g.Close(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			if len(lost) > 0 {
+				t.Error("the session was told of an answer that was read")
+			}
+		})
+	}
+}
+
+// openLossy returns a gateway that answers with c, and what its Session is told.
+func openLossy(t *testing.T, c *wire.Completion) (*Gateway, chan *wire.Completion) {
+	lost := make(chan *wire.Completion, 10)
+	answer := func(context.Context, *canon.Request) (*wire.Completion, *wire.Error) { return c, nil }
+	return open(t, answer, func(cfg *Config) { cfg.Handler.(*fake).undelivered = lost }), lost
+}
