@@ -1,4 +1,5 @@
-"""``python -m relax_rollout``: what is installed, what to configure, how a model is talked to."""
+"""``python -m relax_rollout``: what is installed, what to configure, how a model is talked to,
+what happened in a Session."""
 
 from __future__ import annotations
 
@@ -57,9 +58,55 @@ def _doctor(args: argparse.Namespace) -> int:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         view = View(args.hf_checkpoint, args.tool_call_parser, args.reasoning_parser, colour)
         text = describe(report, view)
+    _write(text)
+    return 0
+
+
+def _write(text: str) -> None:
     encoding = sys.stdout.encoding or "utf-8"  # may be one that cannot spell what models say
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    return 0
+
+
+def _trace(args: argparse.Namespace) -> int:
+    try:
+        status = _print_traces(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def _print_traces(args: argparse.Namespace) -> int:
+    from .trace_text import TraceError, describe_trace, read_traces, summarize
+
+    faults = shown = 0
+    for name in args.files:
+        try:
+            with Path(name).open("rb") as file:
+                for trace in read_traces(file, name):
+                    if isinstance(trace, TraceError):
+                        print(trace, file=sys.stderr)
+                        faults += 1
+                    elif _wanted(trace, args):
+                        text = f"{summarize(trace)}\n" if args.summary else describe_trace(trace)
+                        _write(text if args.summary or not shown else f"\n{'=' * 100}\n\n{text}")
+                        shown += 1
+        except OSError as err:
+            print(f"{name}: cannot be read: {err.strerror or err}", file=sys.stderr)
+            faults += 1
+    if not shown and not faults:
+        print("no such session", file=sys.stderr)
+    return 1 if faults or not shown else 0
+
+
+def _wanted(trace: dict[str, Any], args: argparse.Namespace) -> bool:
+    if args.dropped and (trace.get("outcome") or {}).get("status") != "dropped":
+        return False
+    if not args.session:
+        return True
+    place = f"{trace.get('group_id')}/{trace.get('seq')}"
+    return bool(trace["session_id"].startswith(args.session) or place == args.session)
 
 
 def _conversation(file: str) -> dict[str, Any]:
@@ -104,6 +151,26 @@ def _add_doctor(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
 
 
+def _add_trace(commands: Any) -> None:
+    parser = commands.add_parser(
+        "trace",
+        help="say what happened in Sessions, and why they were dropped or branched",
+        description="Prints the traces an engine wrote to trace_dir. Exit status: 0, 1 if nothing "
+        "was found or something could not be read (stderr says what), 2 for a wrong command line.",
+    )
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="rollout_<id>.jsonl files in trace_dir"
+    )
+    parser.add_argument(
+        "--session",
+        metavar="ID",
+        help="only this Session: the beginning of its id, or its Group's name and its number in "
+        "it, as train:group_3/0",
+    )
+    parser.add_argument("--dropped", action="store_true", help="only Sessions that were dropped")
+    parser.add_argument("--summary", action="store_true", help="one line a Session")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m relax_rollout", description=__doc__)
@@ -112,6 +179,7 @@ def main(argv: list[str] | None = None) -> int:
     commands.add_parser("info", help="load the library and say where and what it is")
     commands.add_parser("options", help="list the options of Config")
     _add_doctor(commands)
+    _add_trace(commands)
     args = parser.parse_args(argv)
     if args.command == "info":
         return _info()
@@ -119,6 +187,8 @@ def main(argv: list[str] | None = None) -> int:
         return _options()
     if args.command == "doctor":
         return _doctor(args)
+    if args.command == "trace":
+        return _trace(args)
     parser.print_help()
     return 2
 

@@ -56,7 +56,7 @@ def summarize(trace: Mapping[str, Any]) -> str:
         *(f"{n} x differs in {why}" for why, n in _object(trace, "divergences").items()),
     ]
     place = f"{trace.get('group_id', '?')}/{trace.get('seq', '?')}"
-    return f"{trace['session_id']} {place} {fate}: {', '.join(parts)}"
+    return _plain(f"{trace['session_id']} {place} {fate}: {', '.join(parts)}")
 
 
 def describe_trace(trace: Mapping[str, Any]) -> str:
@@ -70,7 +70,7 @@ def describe_trace(trace: Mapping[str, Any]) -> str:
         _exports(trace),
         _log(trace),
     ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+    return _plain("\n\n".join("\n".join(block) for block in blocks if block) + "\n")
 
 
 def _cause(trace: Mapping[str, Any]) -> list[str]:
@@ -291,6 +291,11 @@ def _wrapped(text: str, first: str, rest: str | None = None) -> list[str]:
         subsequent_indent=first if rest is None else rest,
         break_on_hyphens=False,
     )
+
+
+def _plain(text: str) -> str:
+    """What models and agents wrote must not steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 def _shortened(line: str) -> str:

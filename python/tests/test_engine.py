@@ -12,11 +12,11 @@ from relax_rollout.console import Progress, log_event
 from relax_rollout.engine import (
     _int64,
     _many,
-    _number,
     _slice_ms,
     _Step,
     _task,
 )
+from relax_rollout.hooks import plain
 
 
 def test_tasks():
@@ -68,8 +68,8 @@ def test_log_levels(caplog):
 def test_rewards_of_number_libraries_become_numbers():
     import numpy as np
 
-    assert _number({"a": np.float32(0.5), "b": 1}) == {"a": 0.5, "b": 1}
-    assert type(_number(np.int64(3))) is int
+    assert plain({"a": np.float32(0.5), "b": 1}) == {"a": 0.5, "b": 1}
+    assert type(plain(np.int64(3))) is int
 
 
 class _Terminal(io.StringIO):
