@@ -2,33 +2,30 @@ package forest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
 )
 
-// Contexts returns the conversations that nothing continues, oldest first: for each, the
+// Contexts returns the conversations that nothing continues, in the order of their last answers
+// received: for each, the
 // newest response of its state if no response of that state was continued. A repeat of the
 // same text by other ids is therefore no context of its own, nor is an unanswered
 // observation.
 //
 // An undelivered response continues nothing, for nobody acted on it. It is no context where
 // its conversation went on without it, so a retry after a lost answer leaves one context. Where
-// its conversation ends with it, it stands for that conversation: nothing that was sampled is
-// dropped without need. If several answers of one conversation's end were lost, that is the
-// newest; an answer lost before a newer request of that conversation is left out. A
-// conversation of which no answer was ever received is a context only if that is so for the
-// entire Session.
+// it is all that follows the last answer received, it stands for its conversation: nothing
+// sampled is dropped without need. If other requests or answers follow too, none stands, for
+// none is better than another; the context is then the last answer received. A conversation of
+// which no answer was received is no context, unless the Session received none at all: then
+// each answer is one.
 func (f *Forest) Contexts() []*Node {
-	var out []*Node
 	if f.undelivered == len(f.responses) {
-		for _, top := range f.root.children {
-			if last := top.last(); last != nil {
-				out = append(out, last)
-			}
-		}
-		return out
+		return slices.Clone(f.responses)
 	}
+	var out []*Node
 	for _, n := range f.responses {
 		if f.isContext(n) {
 			out = append(out, n.lostEnd())
@@ -45,13 +42,11 @@ func (n *Node) last() *Node {
 	return n.children[len(n.children)-1]
 }
 
-// lostEnd is the undelivered response that ends the conversation of a response nothing
-// follows, n itself if there is none.
+// lostEnd is the undelivered response that is all that follows n, a response no delivered one
+// follows; n itself if there is none.
 func (n *Node) lostEnd() *Node {
-	if request := n.last(); request != nil {
-		if answer := request.last(); answer != nil {
-			return answer
-		}
+	if len(n.children) == 1 && len(n.children[0].children) == 1 {
+		return n.children[0].children[0]
 	}
 	return n
 }

@@ -42,25 +42,6 @@ func (f *Forest) Stats() Stats {
 	}
 }
 
-// SampledTokens is the number of tokens of all commits, repeats included.
-func (f *Forest) SampledTokens() int { return f.sampled }
-
-// TrainedTokens is the number of sampled tokens in the rows of the exported nodes; a token
-// that several rows share counts once. The rest of SampledTokens was dropped.
-func (f *Forest) TrainedTokens(exported ...*Node) int {
-	seen := map[*Node]bool{}
-	total := 0
-	for _, n := range exported {
-		for ; n.kind != Root && !seen[n]; n = n.parent {
-			seen[n] = true
-			if n.kind == Response {
-				total += len(n.generation.IDs)
-			}
-		}
-	}
-	return total
-}
-
 // Dump writes the tree as text, the same for the same calls.
 func (f *Forest) Dump(w io.Writer) error {
 	b := bufio.NewWriter(w)

@@ -70,7 +70,7 @@ func (f *Forest) Explain(m Match, req *canon.Request) *Divergence {
 	if len(f.responses) == 0 || (m.Parent.kind == Response && !m.Parent.continued) {
 		return nil
 	}
-	return difference(f.nearest(req, f.compared(req)), req)
+	return difference(f.nearest(req, f.compared(m, req)), req)
 }
 
 // comparedEnds bounds the conversations a diverging request is compared with, searchedEnds the
@@ -82,9 +82,9 @@ const (
 )
 
 // compared returns the ends of the newest conversations, oldest first, and behind them that of
-// the conversation with which the request begins. Of a request's first message alone the latter
-// knows nothing if it was sent together with another one, hence the former.
-func (f *Forest) compared(req *canon.Request) []*Node {
+// the conversation the request begins with. The former may share messages with the request
+// that were recorded together with others and are therefore no state of their own.
+func (f *Forest) compared(m Match, req *canon.Request) []*Node {
 	ends := make([]*Node, 0, comparedEnds+1)
 	last := len(f.responses) - 1
 	for i := last; i >= 0 && i > last-searchedEnds && len(ends) < comparedEnds; i-- {
@@ -93,29 +93,32 @@ func (f *Forest) compared(req *canon.Request) []*Node {
 		}
 	}
 	slices.Reverse(ends)
-	if n := f.longestKnown(req); n != nil {
+	if n := f.known(m, req); n != nil {
 		ends = append(ends, n.newestEnd())
 	}
 	return ends
 }
 
-// longestKnown returns the node with the longest conversation that the request begins with and
-// some response ends, nil if there is none.
-func (f *Forest) longestKnown(req *canon.Request) *Node {
+// known returns the node with the longest recorded conversation that the request begins with
+// and a response continues, be it an observation's; nil if there is none.
+func (f *Forest) known(m Match, req *canon.Request) *Node {
 	states := make([]canon.State, len(req.Messages))
 	s := canon.RootState(req.Tools, req.Kwargs) & f.mask
 	for i, message := range req.Messages {
 		s = s.Next(message) & f.mask
 		states[i] = s
 	}
-	for i := len(states) - 1; i >= 0; i-- {
+	for i := len(states) - 1; i >= m.From; i-- {
 		for n := f.nodes[states[i]]; n != nil; n = n.older {
-			if (n.continued || n.kind == Response) && n.end() == i+1 && n.holds(req) {
+			if n.continued && n.end() == i+1 && n.holds(req) {
 				return n
 			}
 		}
 	}
-	return nil
+	if m.Parent.kind == Root {
+		return nil
+	}
+	return m.Parent
 }
 
 // newestEnd goes down from n, by the newest child that has a response, to a response that

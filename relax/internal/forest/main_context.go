@@ -13,10 +13,9 @@ import (
 //  1. the most turns: responses in its lineage;
 //  2. the most tools;
 //  3. the latest: that with the newest response, if this order tells more than chance. It does
-//     over another context with which it shares no node and which either ended before the
-//     latest began (the agent went on to a new conversation, as after a compaction), or began
-//     after the latest's first response and ended before its last (a sub-agent). An
-//     unanswered last request counts as a context's end.
+//     over another context with which it shares no node, which has no unanswered request, and
+//     which either ended before the latest began (the agent went on to a new conversation, as
+//     after a compaction) or began after the latest's first response (a sub-agent).
 //
 // Else there is a tie and nothing is exported: of two branches of one conversation (a repeated
 // request, a rewind) the forest cannot know which one the agent acted on, and of two that ran
@@ -24,7 +23,7 @@ import (
 // error wraps [ErrNotFinalizable] and lists the tied contexts; the agent must name one.
 //
 // An unanswered request at the main context's end is handled as in [Forest.Implicit]. side are
-// the contexts left out, oldest first.
+// the contexts left out, in the order of Contexts.
 func (f *Forest) Main() (node *Node, side []*Node, err error) {
 	contexts := f.Contexts()
 	if len(contexts) == 0 {
@@ -57,15 +56,12 @@ func (n *Node) compareWeight(o *Node) int {
 }
 
 // supersedes reports whether n, committed after o, is later by more than chance. Node numbers
-// are the order of events.
+// are the order of events. Neither holds of two contexts that share a node: each began before
+// anything else of the other.
 func (n *Node) supersedes(o *Node) bool {
-	if n.top == o.top {
-		return false
-	}
-	end := o.unanswered().id
-	follows := n.top.id > end
-	encloses := n.firstResponse().id < o.top.id && n.unanswered().id > end
-	return follows || encloses
+	follows := n.top.id > o.id
+	encloses := n.firstResponse().id < o.top.id
+	return len(o.children) == 0 && (follows || encloses)
 }
 
 // firstResponse is the oldest response of a response's lineage.

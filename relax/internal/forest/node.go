@@ -1,6 +1,10 @@
 package forest
 
-import "github.com/relax-rollout/relax-rollout/relax/internal/canon"
+import (
+	"slices"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+)
 
 // ID numbers the nodes of a forest from 1 in the order they came; the root's is 0.
 func (n *Node) ID() int { return n.id }
@@ -68,36 +72,49 @@ func (n *Node) Len() int { return n.length }
 // copying tokens. The segments must not be changed. The generation prompt of an inner
 // observation belongs to the stream: the model saw it before its response.
 func (n *Node) Prefix(dst [][]int32) [][]int32 {
-	if n.parent != nil {
-		dst = n.parent.Prefix(dst)
-	}
-	for _, tokens := range [...][]int32{n.body, n.prompt} {
-		if len(tokens) > 0 {
-			dst = append(dst, tokens)
+	segments := 0
+	for above := n; above != nil; above = above.parent {
+		for _, tokens := range above.segments() {
+			segments += min(len(tokens), 1)
 		}
 	}
-	if n.generation != nil && len(n.generation.IDs) > 0 {
-		dst = append(dst, n.generation.IDs)
+	at := len(dst) + segments
+	dst = slices.Grow(dst, segments)[:at]
+	for ; n != nil; n = n.parent {
+		for _, tokens := range n.segments() {
+			if len(tokens) > 0 {
+				at--
+				dst[at] = tokens
+			}
+		}
 	}
 	return dst
 }
 
+// segments are the node's runs of tokens, the last first. Some may be empty.
+func (n *Node) segments() [2][]int32 {
+	if n.generation != nil {
+		return [...][]int32{n.generation.IDs, nil}
+	}
+	return [...][]int32{n.prompt, n.body}
+}
+
 // History appends the messages from the root down to and with the node to dst.
 func (n *Node) History(dst []*canon.Message) []*canon.Message {
-	if n.parent != nil {
-		dst = n.parent.History(dst)
+	base := len(dst)
+	dst = slices.Grow(dst, n.end())[:base+n.end()]
+	for ; n != nil; n = n.parent {
+		copy(dst[base+n.before:], n.messages)
 	}
-	return append(dst, n.messages...)
+	return dst
 }
 
 // lineage returns the nodes from the first below the root down to n.
 func (n *Node) lineage() []*Node {
-	var path []*Node
+	path := make([]*Node, 0, 2*n.responses+1)
 	for ; n.kind != Root; n = n.parent {
 		path = append(path, n)
 	}
-	for i, j := 0, len(path)-1; i < j; i, j = i+1, j-1 {
-		path[i], path[j] = path[j], path[i]
-	}
+	slices.Reverse(path)
 	return path
 }

@@ -88,7 +88,7 @@ func (f *Forest) Rows(nodes []*Node, shared SharedLoss) []Lineage {
 
 // row lays out the lineage of n. Responses in trained are masked, others join it if it is not nil.
 func row(n *Node, trained map[*Node]bool) Lineage {
-	l := Lineage{Messages: n.History(make([]*canon.Message, 0, n.end())), Tools: n.Tools(), Kwargs: n.Kwargs()}
+	l := Lineage{Messages: n.History(nil), Tools: n.Tools(), Kwargs: n.Kwargs()}
 	l.Truncated = n.kind == Observation
 	l.TurnTable = make([]Turn, 0, n.responses)
 	l.Pieces = make([]Piece, 0, 3*n.responses+1)

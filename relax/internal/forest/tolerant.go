@@ -13,12 +13,7 @@ import (
 // the number of messages replaced; 0 and the same request if there is nothing to replace. The
 // result is then matched, attached and exported like any request.
 func (f *Forest) Tolerate(req *canon.Request) (*canon.Request, int) {
-	var best tolerated
-	for _, child := range f.root.children {
-		if child.context.same(req) {
-			best = best.better(child.tolerate(req, 0))
-		}
-	}
+	best := f.forgiving(req)
 	if best.replaced == 0 {
 		return req, 0
 	}
@@ -55,10 +50,39 @@ func (t tolerated) better(o tolerated) tolerated {
 	return t
 }
 
-// tolerate walks down from n as far as the request follows.
-func (n *Node) tolerate(req *canon.Request, replaced int) tolerated {
+// forgiving returns the best conversation that the request replays but for replaced messages. It
+// goes down every branch as far as the request follows, so it looks at each recorded message at
+// most once, and at one a branch where conversations differ early.
+func (f *Forest) forgiving(req *canon.Request) tolerated {
+	var best tolerated
+	var open []tolerated
+	for _, top := range f.root.children {
+		if top.context.same(req) {
+			open = append(open, tolerated{node: top})
+		}
+	}
+	for len(open) > 0 {
+		t := open[len(open)-1]
+		open = open[:len(open)-1]
+		n, ok := t.node, false
+		if t.replaced, ok = n.forgives(req, t.replaced); !ok {
+			continue
+		}
+		if n.kind == Response {
+			best = best.better(t)
+		}
+		for _, child := range n.children {
+			open = append(open, tolerated{child, t.replaced})
+		}
+	}
+	return best
+}
+
+// forgives reports whether the request replays n's own messages but for replaced ones, and adds
+// their number to replaced.
+func (n *Node) forgives(req *canon.Request, replaced int) (int, bool) {
 	if n.end() > len(req.Messages) {
-		return tolerated{}
+		return replaced, false
 	}
 	for i, m := range n.messages {
 		sent := req.Messages[n.before+i]
@@ -66,18 +90,11 @@ func (n *Node) tolerate(req *canon.Request, replaced int) tolerated {
 			continue
 		}
 		if n.kind != Response || !sameTurn(m, sent) {
-			return tolerated{}
+			return replaced, false
 		}
 		replaced++
 	}
-	var best tolerated
-	if n.kind == Response {
-		best = tolerated{n, replaced}
-	}
-	for _, child := range n.children {
-		best = best.better(child.tolerate(req, replaced))
-	}
-	return best
+	return replaced, true
 }
 
 // sameTurn reports whether sent is the recorded turn but for missing reasoning or white space
