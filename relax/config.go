@@ -114,6 +114,10 @@ type Config struct {
 	// RunDir keeps logs of failed Sessions. Default: a directory under the system's temporary
 	// directory, removed at Close.
 	RunDir string `json:"run_dir"`
+	// TraceDir gets one JSON document for each Session that is over, delivered or dropped: a line
+	// in rollout_<id>.jsonl, behind what is there; `python -m relax_rollout trace FILE` prints
+	// them. Default: none is written. A file that cannot be written is a warning and fails nothing.
+	TraceDir string `json:"trace_dir"`
 	// GoMaxProcs bounds the threads running Go code. Default min(8, max(2, CPUs/8)) under the C ABI, untouched in Go programs.
 	GoMaxProcs int `json:"go_max_procs"`
 	// ArenaPoolBytes (default 1 GiB) bounds idle batch memory kept for reuse, ArenaLimitBytes

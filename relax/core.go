@@ -49,6 +49,7 @@ type core struct {
 	launcher    *agent.Launcher
 	gateway     *gateway.Gateway
 	runDir      runDir
+	traces      *tracer // nil unless trace_dir is set
 
 	goroutines *safego.Group
 	ctx        context.Context // ends at close, with the reason as its cause
@@ -366,6 +367,7 @@ func (c *core) shutdown(ctx context.Context) error {
 		return errors.Join(append(errs, fmt.Errorf("relax: close: still running: %v; close again to wait on: %w", c.goroutines.Names(), err))...)
 	}
 	c.closed = true
+	c.traceRest()
 	if c.simulator != nil {
 		errs = append(errs, c.simulator.Close())
 	}

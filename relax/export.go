@@ -3,6 +3,7 @@ package relax
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/agent"
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
@@ -17,6 +18,8 @@ type export struct {
 	lineage  forest.Lineage
 	metadata map[string]json.RawMessage
 	reward   *reward // nil: to be scored
+	// trace is the row's agentic_trace.
+	trace json.RawMessage
 }
 
 // A reward is a task outcome: its primary value, and what was written.
@@ -78,6 +81,10 @@ func (s *session) explicit(record *agent.Record) (*export, error) {
 	}
 	s.core.settle(req)
 	node, err := s.find(req)
+	if err != nil && len(req.Ignored) > 0 {
+		return nil, fmt.Errorf("%w; left out of the record, because it is no message or function tool of the Chat shape: %s",
+			err, strings.Join(req.Ignored, ", "))
+	}
 	if err != nil {
 		return nil, err
 	}

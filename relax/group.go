@@ -26,6 +26,8 @@ type group struct {
 	stats  []observe.RowStat
 	reason schedule.Reason // why it was dropped, "" if it was not
 	cause  string
+	// When it was leased, its scoring began, and it was delivered, for traces; zero if not.
+	leasedAt, scoringAt, deliveredAt time.Time
 }
 
 func (g *group) name() string { return fmt.Sprintf("train:group_%d", g.id) }
@@ -63,17 +65,25 @@ func (c *core) act(action schedule.Action) {
 		c.startGroup(a.Group)
 	case schedule.Lease:
 		g := c.groups[a.Group]
-		g.rollout = c.step.rollout
+		g.rollout, g.leasedAt = c.step.rollout, time.Now()
 		close(g.leased)
 	case schedule.Score:
-		c.score(c.groups[a.Group])
+		g := c.groups[a.Group]
+		g.scoringAt = time.Now()
+		c.score(g)
 	case schedule.Deliver:
-		c.step.deliver(c.groups[a.Group])
+		g := c.groups[a.Group]
+		g.deliveredAt = time.Now()
+		c.step.deliver(g)
 		c.progress()
 	case schedule.Drop:
 		c.dropGroup(c.groups[a.Group], a)
 	case schedule.Forget:
-		c.step.account(c.groups[a.Group])
+		g := c.groups[a.Group]
+		c.step.account(g)
+		if g.reason != "" {
+			c.traces.put(g.traces(&c.step.rollout, string(g.reason), g.cause))
+		}
 		delete(c.groups, a.Group)
 	case schedule.NeedTasks:
 		c.askFor(EventTasksNeeded, map[string]int{"count": a.Count}, c.replyTasks)

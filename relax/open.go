@@ -39,7 +39,8 @@ func WithAllocator(a Allocator) Option { return func(s *settings) { s.alloc = a 
 func WithEnviron(environ []string) Option { return func(s *settings) { s.environ = environ } }
 
 // Open checks cfg, loads the model's chat format, reaches the backend, and starts the model
-// endpoint. Of a failed Open nothing is left behind but a run_dir it may have made.
+// endpoint. Of a failed Open nothing is left behind but directories it may have
+// made: run_dir and trace_dir.
 func Open(cfg Config, opts ...Option) (*Engine, error) {
 	s := settings{alloc: goHeap{}}
 	for _, opt := range opts {
@@ -73,7 +74,7 @@ func Open(cfg Config, opts ...Option) (*Engine, error) {
 // open builds the rooms in the order in which they need each other.
 func (c *core) open() error {
 	for _, build := range []func() error{
-		c.openRunDir, c.openLauncher, c.openFormat, c.openBackend, c.openGateway,
+		c.openRunDir, c.openTraces, c.openLauncher, c.openFormat, c.openBackend, c.openGateway,
 	} {
 		if err := build(); err != nil {
 			return err

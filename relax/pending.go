@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
-	"github.com/relax-rollout/relax-rollout/relax/internal/forest"
 	"github.com/relax-rollout/relax-rollout/relax/internal/gateway"
+	"github.com/relax-rollout/relax-rollout/relax/internal/observe"
 	"github.com/relax-rollout/relax-rollout/relax/internal/wire"
 )
 
@@ -29,9 +29,10 @@ type pending struct {
 	done    chan struct{} // closed once out and fault are set
 	out     *wire.Completion
 	fault   *wire.Error
+	// log is what the trace will say; its id is set from the start, its node once committed.
+	log observe.Request
 
 	// Under session.mu.
-	node    *forest.Node // the committed turn
 	waiting int
 	attempt int // the last try that was answered or joined
 	grace   *time.Timer
@@ -40,13 +41,14 @@ type pending struct {
 
 // pend finds the turn of a retry, which the caller now waits for too, or begins one, which the
 // caller makes: then mine is set and end must be called.
-func (s *session) pend(ctx context.Context, req *canon.Request) (p *pending, mine bool) {
+func (s *session) pend(ctx context.Context, req *canon.Request, log observe.Request) (p *pending, mine bool) {
 	s.mu.Lock()
 	if p = s.again(req); p != nil {
+		s.retries = append(s.retries, observe.Retry{At: log.Arrived, Of: p.log.ID, Joined: !slices.Contains(s.answered, p)})
 		s.mu.Unlock()
 		return p, false
 	}
-	p = &pending{session: s, req: req, done: make(chan struct{}), waiting: 1, attempt: req.Retry.Attempt}
+	p = &pending{session: s, req: req, log: log, done: make(chan struct{}), waiting: 1, attempt: req.Retry.Attempt}
 	p.ctx, p.cancel = context.WithCancelCause(s.ctx)
 	s.turns = append(s.turns, p)
 	s.mu.Unlock()
@@ -66,12 +68,36 @@ func (p *pending) end() {
 	if p.out == nil && p.fault == nil { // a panic
 		p.fault = wire.Internal("the engine panicked; see the trainer's log")
 	}
+	p.log.Ended = s.since()
 	if p.fault == nil {
 		s.remember(p)
+		s.log = append(s.log, p.log)
+	} else {
+		s.logFault(p.log, p.fault)
 	}
 	s.mu.Unlock()
 	close(p.done)
 	p.cancel(context.Canceled)
+}
+
+// maxFaults bounds the failed requests a Session writes down; more are only counted.
+const maxFaults = 1000
+
+// logFault writes a failed request down. The Session is locked.
+func (s *session) logFault(log observe.Request, e *wire.Error) {
+	if s.faults++; s.faults > maxFaults {
+		return
+	}
+	log.Node, log.Fault = nil, observe.Fault{Status: e.Status, Code: e.Code, Message: e.Message}
+	s.log = append(s.log, log)
+}
+
+// Refused writes a request down that broke the contract.
+func (s *session) Refused(e *wire.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.since()
+	s.logFault(observe.Request{Arrived: now, Ended: now}, e)
 }
 
 // remember keeps a finished turn for retries. The Session is locked.
@@ -110,7 +136,7 @@ func (s *session) again(req *canon.Request) *pending {
 	for _, p := range slices.Backward(s.answered) {
 		if p.asked(req) {
 			p.attempt = req.Retry.Attempt
-			s.forest.Delivered(p.node)
+			s.forest.Delivered(p.log.Node)
 			return p
 		}
 	}
@@ -123,7 +149,7 @@ func (s *session) Undelivered(answer *wire.Completion) {
 	defer s.mu.Unlock()
 	for _, p := range s.answered {
 		if p.out.ID == answer.ID {
-			s.forest.Undelivered(p.node)
+			s.forest.Undelivered(p.log.Node)
 			return
 		}
 	}

@@ -20,6 +20,8 @@ type rowMeta struct {
 	// StartRollout is the step of the first response, Turns the turn table.
 	StartRollout int64      `json:"start_rollout_id"`
 	Turns        []turnMeta `json:"turns"`
+	// Trace is an [observe.AgenticTrace].
+	Trace json.RawMessage `json:"agentic_trace"`
 }
 
 type turnMeta struct {
@@ -42,7 +44,7 @@ func (s *session) row(e *export, advantage float32) (batch.Row, observe.RowStat)
 	}
 	meta := rowMeta{
 		SessionID: s.id, GroupID: s.group.name(), Name: e.name, Metadata: e.metadata,
-		Reward: json.RawMessage("null"), StartRollout: l.StartRollout,
+		Reward: json.RawMessage("null"), StartRollout: l.StartRollout, Trace: e.trace,
 	}
 	if e.reward != nil {
 		row.Reward, meta.Reward = e.reward.value, e.reward.raw

@@ -12,6 +12,7 @@ import (
 	"github.com/relax-rollout/relax-rollout/relax/internal/agent"
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
 	"github.com/relax-rollout/relax-rollout/relax/internal/forest"
+	"github.com/relax-rollout/relax-rollout/relax/internal/observe"
 	"github.com/relax-rollout/relax-rollout/relax/internal/schedule"
 )
 
@@ -46,6 +47,7 @@ type session struct {
 	id    string // also the bearer token
 	cache *canon.Cache
 	once  sync.Once // announces the first request
+	began time.Time
 
 	ctx    context.Context // ends when requests are no longer answered
 	cancel context.CancelCauseFunc
@@ -65,6 +67,13 @@ type session struct {
 	note     string         // why it was killed, if its log is to be kept
 	results  []*export      // set by run when the Session ended well
 	side     []*forest.Node // contexts an implicit export left out
+	log      []observe.Request
+	faults   int // failed requests, also those that log has no room for
+	retries  []observe.Retry
+	// exported brackets the export, since began; trace is set by run when the Session is over and
+	// traces are written.
+	exported struct{ start, end time.Duration }
+	trace    *observe.Trace
 }
 
 func newSession(c *core, g *group, seq int) *session {
@@ -74,7 +83,7 @@ func newSession(c *core, g *group, seq int) *session {
 	close(idle)
 	return &session{
 		core: c, group: g, ref: schedule.SessionRef{Group: g.id, Seq: seq}, id: id,
-		cache: canon.NewCache(0), ctx: ctx, cancel: cancel, forest: forest.New(id), idle: idle,
+		cache: canon.NewCache(0), began: time.Now(), ctx: ctx, cancel: cancel, forest: forest.New(id), idle: idle,
 	}
 }
 
@@ -89,6 +98,9 @@ func newSessionID() string {
 
 // Cache is the Session's store of messages it has seen.
 func (s *session) Cache() *canon.Cache { return s.cache }
+
+// since is the time since the Session's start; never 0.
+func (s *session) since() time.Duration { return max(time.Since(s.began), 1) }
 
 // run is the Session's life. It reports to the schedule exactly once, when nothing of the
 // Session runs any more.
@@ -108,12 +120,15 @@ func (s *session) runProcess() (schedule.Reason, string) {
 	process, err := s.start()
 	if err != nil {
 		s.finish()
+		s.conclude(observe.Process{Err: err.Error()}, !s.isKilled() && s.core.ctx.Err() == nil)
 		return reasonStart, err.Error()
 	}
 	exit, err := process.Wait(context.Background())
 	s.finish()
 	reason, cause := s.judge(process, exit, err)
-	if err := process.Cleanup(s.logNote(reason, cause)); err != nil {
+	note := s.logNote(reason, cause)
+	s.conclude(s.processFacts(process, exit, note != ""), note != "")
+	if err := process.Cleanup(note); err != nil {
 		s.core.warn(err.Error())
 	}
 	return reason, cause
@@ -193,10 +208,16 @@ func (s *session) judge(process *agent.Process, exit agent.Exit, waitErr error) 
 	if err != nil {
 		return reasonOutput, s.explain(err.Error())
 	}
+	for _, warning := range output.Warnings {
+		s.core.warn(fmt.Sprintf("session %d of group %s: %s", s.ref.Seq, s.group.name(), warning))
+	}
 	if !s.hasRequested() {
 		return reasonNoCall, s.explain("agent exited with code 0 and made no model request")
 	}
-	if s.results, err = s.exports(output); err != nil {
+	s.exported.start = s.since()
+	s.results, err = s.exports(output)
+	s.exported.end = s.since()
+	if err != nil {
 		return reasonExport, s.explain(err.Error())
 	}
 	return "", ""

@@ -117,14 +117,19 @@ func (c *core) endStep(end schedule.EndStep) {
 	for _, g := range c.step.groups {
 		rows = append(rows, g.rows...)
 	}
-	if len(rows) == 0 {
+	if len(rows) == 0 && c.traces == nil {
 		c.report(end, nil, nil)
 		return
 	}
 	c.batches++
-	id := c.batches
+	id, groups := c.batches, c.step.groups
 	c.goroutines.Go("assemble", func() {
-		b, buildErr := c.assemble(id, end.Rollout, rows)
+		var b *Batch
+		var buildErr error
+		if len(rows) > 0 {
+			b, buildErr = c.assemble(id, end.Rollout, rows)
+		}
+		c.traceDelivered(groups, end.Rollout, buildErr)
 		var once sync.Once // the batch is reported or freed, whichever comes first
 		err := c.do(func() error {
 			once.Do(func() { c.report(end, b, buildErr) })

@@ -12,6 +12,7 @@ import (
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
 	"github.com/relax-rollout/relax-rollout/relax/internal/chat"
 	"github.com/relax-rollout/relax-rollout/relax/internal/forest"
+	"github.com/relax-rollout/relax-rollout/relax/internal/observe"
 	"github.com/relax-rollout/relax-rollout/relax/internal/sglang"
 	"github.com/relax-rollout/relax-rollout/relax/internal/wire"
 )
@@ -24,13 +25,14 @@ const stallBackoff = 200 * time.Millisecond
 // is committed before the answer exists. A retry of an earlier request gets that one's answer.
 func (s *session) Complete(ctx context.Context, req *canon.Request) (out *wire.Completion, fault *wire.Error) {
 	defer s.guard(func(answer *wire.Error) { out, fault = nil, answer })
+	arrived := s.since()
 	number, ok := s.enter()
 	if !ok {
 		return nil, wire.SessionDiscarded()
 	}
 	defer s.leave()
 	s.core.settle(req)
-	p, mine := s.pend(ctx, req)
+	p, mine := s.pend(ctx, req, observe.Request{ID: "req_" + s.id + "_" + strconv.Itoa(number), Arrived: arrived})
 	if !mine {
 		return p.await(ctx, req)
 	}
@@ -53,19 +55,21 @@ func (s *session) answer(p *pending, number int) (*wire.Completion, *wire.Error)
 	if fault != nil {
 		return nil, fault
 	}
-	divergence := s.diverges(&o)
+	p.log.Divergence, p.log.Tolerated = s.diverges(&o), o.replaced
 	budget, fault := s.budget(p.req, o.length())
 	if fault != nil {
 		return nil, fault
 	}
+	p.log.Observed = s.since()
 	node := s.attach(o)
 	s.announce()
 	if err := s.group.awaitLease(p.ctx); err != nil {
 		return nil, s.interrupted(err)
 	}
+	p.log.Leased = s.since()
 	t := &turn{
-		session: s, pending: p, req: o.req, node: node, observation: o.seen, budget: budget, divergence: divergence,
-		requestID: "req_" + s.id + "_" + strconv.Itoa(number), rid: s.rid(number), started: time.Now(),
+		session: s, pending: p, req: o.req, node: node, observation: o.seen, budget: budget,
+		rid: s.rid(number), started: time.Now(),
 	}
 	fault = t.generate(p.ctx)
 	if fault == nil {
@@ -74,7 +78,7 @@ func (s *session) answer(p *pending, number int) (*wire.Completion, *wire.Error)
 		}
 	}
 	if fault != nil {
-		s.lose(len(t.ids))
+		t.lose()
 		return nil, fault
 	}
 	return t.commit()
@@ -111,6 +115,8 @@ type observed struct {
 	req   *canon.Request
 	match forest.Match
 	seen  chat.Observation
+	// replaced counts those turns.
+	replaced int
 }
 
 // length is the number of tokens of the prompt.
@@ -134,24 +140,20 @@ func (s *session) observe(req *canon.Request) (observed, *wire.Error) {
 
 // attach puts an observation into the forest, unless it is there, and returns its node.
 func (s *session) attach(o observed) *forest.Node {
-	if o.match.Observation != nil {
-		return o.match.Observation
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.forest.Attach(o.match, o.seen.Body, o.seen.Prompt, o.req)
 }
 
 // diverges explains and counts a request that does not go on from the newest turn.
-func (s *session) diverges(o *observed) string {
+func (s *session) diverges(o *observed) *forest.Divergence {
 	s.mu.Lock()
 	d := s.forest.Explain(o.match, o.req)
 	s.mu.Unlock()
-	if d == nil {
-		return ""
+	if d != nil {
+		s.core.countDivergence(d.Reason)
 	}
-	s.core.countDivergence(d.Reason)
-	return d.String()
+	return d
 }
 
 // match finds what a request extends and the ids of the turn before it.
@@ -160,7 +162,7 @@ func (s *session) match(req *canon.Request) (observed, chat.Prev) {
 	defer s.mu.Unlock()
 	o := observed{req: req}
 	if s.core.cfg.MatchPolicy == matchTolerant {
-		o.req, o.match, _ = s.forest.MatchTolerant(req)
+		o.req, o.match, o.replaced = s.forest.MatchTolerant(req)
 	} else {
 		o.match = s.forest.Match(req)
 	}
@@ -209,9 +211,7 @@ type turn struct {
 	req         *canon.Request
 	node        *forest.Node
 	observation chat.Observation
-	divergence  string
 	budget      int
-	requestID   string
 	rid         string
 	started     time.Time
 
@@ -232,12 +232,14 @@ type turn struct {
 func (t *turn) generate(ctx context.Context) *wire.Error {
 	c := t.session.core
 	for {
-		rid := fmt.Sprintf("%s-%04x", t.rid, t.attempts)
-		flight, err := c.gate.enter(ctx, rid)
+		try := observe.Attempt{RID: fmt.Sprintf("%s-%04x", t.rid, t.attempts), Queued: t.session.since()}
+		flight, err := c.gate.enter(ctx, try.RID)
 		if err != nil {
+			try.Finish = observe.FinishNotSent
+			t.wrote(try)
 			return t.session.interrupted(err)
 		}
-		result, version, err := t.attempt(ctx, flight)
+		result, version, err := t.attempt(ctx, flight, try)
 		if err != nil {
 			return t.failed(ctx, err)
 		}
@@ -252,16 +254,36 @@ func (t *turn) generate(ctx context.Context) *wire.Error {
 	}
 }
 
-// attempt is one flight to the backend and back. It also returns the weight version set at
-// its dispatch.
-func (t *turn) attempt(ctx context.Context, f *flight) (sglang.Result, int64, error) {
+// attempt is one flight to the backend and back. It also returns the weight version: the reply's
+// where it is a number, else the one set at the dispatch.
+func (t *turn) attempt(ctx context.Context, f *flight, try observe.Attempt) (sglang.Result, int64, error) {
 	c := t.session.core
 	defer c.gate.land(f)
-	version, began := c.weight.Load(), time.Now()
+	try.Version, try.Started = c.weight.Load(), t.session.since()
 	result, err := c.backend.Generate(ctx, t.call(f.rid))
-	t.generating += time.Since(began)
 	t.attempts++
-	return result, version, err
+	if v, noNumber := strconv.ParseInt(result.WeightVersion, 10, 64); noNumber == nil {
+		try.Version = v
+	}
+	if try.Tokens, try.Finish = len(result.IDs), result.Finish.Type; err != nil {
+		try.Finish = observe.FinishError
+	}
+	t.generating += t.wrote(try) - try.Started
+	return result, try.Version, err
+}
+
+// wrote writes an attempt that is over into the request's log, and returns the time.
+func (t *turn) wrote(try observe.Attempt) time.Duration {
+	try.Ended = t.session.since()
+	log := &t.pending.log
+	log.Attempts = append(log.Attempts, try)
+	return try.Ended
+}
+
+// lose gives up what was sampled.
+func (t *turn) lose() {
+	t.pending.log.LostTokens = len(t.ids)
+	t.session.lose(len(t.ids))
 }
 
 func (t *turn) wait(ctx context.Context) bool {
@@ -291,19 +313,14 @@ func (t *turn) call(rid string) sglang.Call {
 	return sglang.Call{RID: rid, Session: t.session.id, Prefix: prefix, Sampling: sampling}
 }
 
-// take adds an attempt's tokens. The version is the reply's where it is a number, else the one
-// set when the attempt was dispatched.
-func (t *turn) take(r sglang.Result, dispatched int64) {
+// take adds an attempt's tokens.
+func (t *turn) take(r sglang.Result, version int64) {
 	t.matched = r.Finish.Matched
 	if t.attempts == 1 {
 		t.prompt, t.cached = r.PromptTokens, r.CachedTokens
 	}
 	if len(r.IDs) == 0 {
 		return
-	}
-	version := dispatched
-	if v, err := strconv.ParseInt(r.WeightVersion, 10, 64); err == nil {
-		version = v
 	}
 	if n := len(t.spans); n == 0 || t.spans[n-1].Version != version {
 		t.spans = append(t.spans, forest.VersionSpan{Start: len(t.ids), Version: version})
@@ -345,11 +362,12 @@ func (t *turn) commit() (*wire.Completion, *wire.Error) {
 	reply := s.core.format.Read(t.node.State(), t.ids, t.req, t.observation)
 	err := s.record(t, forest.Generation{
 		IDs: t.ids, Logprobs: t.logprobs, Spans: t.spans, Message: reply.Message, Truncated: t.truncated,
-		Aborts: t.aborts, Rollout: s.group.rollout, RequestID: t.requestID, ParseError: reply.ParseError,
+		Aborts: t.aborts, Rollout: s.group.rollout, RequestID: t.pending.log.ID, ParseError: reply.ParseError,
 		PromptTokens: t.prompt, CachedTokens: t.cached, Seconds: t.generating.Seconds(),
+		WallSeconds: (s.since() - t.pending.log.Arrived).Seconds(),
 	})
 	if err != nil {
-		s.lose(len(t.ids))
+		t.lose()
 		s.fail(err)
 		return nil, wire.Internal(err.Error())
 	}
@@ -361,7 +379,7 @@ func (s *session) record(t *turn, g forest.Generation) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	node, err := s.forest.Commit(t.node, g)
-	t.pending.node = node
+	t.pending.log.Node = node
 	return err
 }
 
@@ -373,9 +391,13 @@ func (t *turn) completion(reply chat.Reply) *wire.Completion {
 	case len(reply.Message.ToolCalls) > 0:
 		finish = "tool_calls"
 	}
+	t.pending.log.Finish = finish
 	out := &wire.Completion{
-		ID: t.requestID, Created: t.started.Unix(), Model: t.req.Model, Message: reply.Message, Spelling: t.req.Spelling,
-		Divergence: t.divergence, FinishReason: finish, PromptTokens: t.node.Len(), CompletionTokens: len(t.ids), CachedTokens: t.cached,
+		ID: t.pending.log.ID, Created: t.started.Unix(), Model: t.req.Model, Message: reply.Message, Spelling: t.req.Spelling,
+		FinishReason: finish, PromptTokens: t.node.Len(), CompletionTokens: len(t.ids), CachedTokens: t.cached,
+	}
+	if d := t.pending.log.Divergence; d != nil {
+		out.Divergence = d.String()
 	}
 	if !t.truncated && slices.Contains(t.req.Stop, t.matched) {
 		out.StopSequence = t.matched

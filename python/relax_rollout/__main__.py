@@ -92,6 +92,8 @@ def _print_traces(args: argparse.Namespace) -> int:
                         text = f"{summarize(trace)}\n" if args.summary else describe_trace(trace)
                         _write(text if args.summary or not shown else f"\n{'=' * 100}\n\n{text}")
                         shown += 1
+        except BrokenPipeError:  # of stdout
+            raise
         except OSError as err:
             print(f"{name}: cannot be read: {err.strerror or err}", file=sys.stderr)
             faults += 1

@@ -157,6 +157,11 @@ class Config:
         "Directory that keeps logs of failed Sessions. Default: a temporary directory, removed "
         "when the engine closes."
     )
+    trace_dir: str | os.PathLike[str] | None = _option(
+        "Directory that gets one JSON document for each Session that is over, delivered or "
+        "dropped: a line in rollout_<id>.jsonl. `python -m relax_rollout trace FILE` prints them. "
+        "Default: none."
+    )
     go_max_procs: int | None = _option(
         "Bound on threads running Go code. Default: min(8, max(2, CPUs / 8))."
     )

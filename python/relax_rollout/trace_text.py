@@ -53,7 +53,7 @@ def summarize(trace: Mapping[str, Any]) -> str:
         f"{counts.get('turns', 0)} turns",
         f"{counts.get('sampled_tokens', 0)} sampled tokens",
         *_counted(counts, ("failed_requests", "failed requests"), ("aborts", "aborts")),
-        *(f"{n} x differs in {why}" for why, n in _object(trace, "divergences").items()),
+        *(f"branched {n} x ({why})" for why, n in _object(trace, "divergences").items()),
     ]
     place = f"{trace.get('group_id', '?')}/{trace.get('seq', '?')}"
     return _plain(f"{trace['session_id']} {place} {fate}: {', '.join(parts)}")
@@ -143,10 +143,13 @@ def _turns(trace: Mapping[str, Any]) -> list[str]:
     if len(rows) == 1:
         return []
     widths = [max(len(row[i]) for row in rows) for i in range(len(_TURNS) - 1)]
-    return [
-        "  " + "  ".join([*(cell.rjust(n) for cell, n in zip(row, widths, strict=False)), row[-1]])
-        for row in rows
-    ]
+    return ["  " + "  ".join(_padded(row, widths)).rstrip() for row in rows]
+
+
+def _padded(row: tuple[str, ...], widths: list[int]) -> Iterator[str]:
+    for cell, width in zip(row, widths, strict=False):
+        yield cell.rjust(width)
+    yield row[-1]
 
 
 def _turn(turn: Mapping[str, Any], began: float) -> tuple[str, ...]:
@@ -206,7 +209,7 @@ def _failures(trace: Mapping[str, Any]) -> list[str]:
 
 
 def _tree(trace: Mapping[str, Any]) -> list[str]:
-    """The nodes, indented where a conversation parts; a straight line stays at the margin."""
+    """The nodes: a straight line stays at its margin, each branch of a fork has a dash."""
     below: dict[Any, list[Mapping[str, Any]]] = {}
     nodes = _list(trace, "nodes")
     known = {node.get("id") for node in nodes}
@@ -214,20 +217,20 @@ def _tree(trace: Mapping[str, Any]) -> list[str]:
         parent = node.get("parent")
         below.setdefault(parent if parent in known else 0, []).append(node)
     lines = []
-    todo = [(node, 0) for node in reversed(below.get(0, []))]
+    todo = [(node, "  - ", "    ") for node in reversed(below.get(0, []))]
     while todo:
-        node, depth = todo.pop()
-        lines.append(f"  {'  ' * depth}{_node(node)}")
+        node, first, margin = todo.pop()
+        lines.append(_shortened(first + _node(node)))
         children = below.get(node.get("id"), [])
-        deeper = depth + (len(children) > 1)
-        todo += [(child, deeper) for child in reversed(children)]
+        dash = margin + "- " if len(children) > 1 else margin
+        rest = " " * len(dash)
+        todo += [(child, dash, rest) for child in reversed(children)]
     return ["tree", *lines] if lines else []
 
 
 def _node(node: Mapping[str, Any]) -> str:
-    sign = ">" if node.get("kind") == "response" else " "
-    text = f"{sign} #{node.get('id')} +{node.get('tokens')} tokens  "
-    return _shortened(text + json.dumps(node.get("summary", ""), ensure_ascii=False)[1:-1])
+    unit = "sampled" if node.get("kind") == "response" else "tokens"
+    return f"#{node.get('id')} +{node.get('tokens')} {unit}  {_quoted(node)}"
 
 
 def _exports(trace: Mapping[str, Any]) -> list[str]:
@@ -245,7 +248,12 @@ def _context(context: Mapping[str, Any]) -> str:
         f"  {name}#{context.get('node')}, {context.get('turn_count')} turns,"
         f" {context.get('tokens')} tokens, {context.get('terminal_status')}  "
     )
-    return _shortened(text + json.dumps(context.get("summary", ""), ensure_ascii=False)[1:-1])
+    return _shortened(text + _quoted(context))
+
+
+def _quoted(of: Mapping[str, Any]) -> str:
+    """A summary in one line."""
+    return json.dumps(of.get("summary", ""), ensure_ascii=False).strip('"')
 
 
 def _log(trace: Mapping[str, Any]) -> list[str]:

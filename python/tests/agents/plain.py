@@ -82,6 +82,14 @@ def exit_one():
     sys.exit(1)
 
 
+def edited():
+    """Replays an answer it has changed, which begins another conversation."""
+    _, answer = ask(user("hello"))
+    message = {**answer["choices"][0]["message"], "content": "something else"}
+    ask([*user("hello"), message, *user("go on")])
+    write(reward=1.0)
+
+
 def bad_output():
     ask(user("hello"))
     Path(os.environ["RELAX_OUTPUT_JSON"]).write_text("{not json")

@@ -129,6 +129,9 @@ type keptLogs struct {
 
 func newKeptLogs(dir string, limit int) *keptLogs { return &keptLogs{dir: dir, max: limit} }
 
+// path is where a Session's log is kept.
+func (k *keptLogs) path(session string) string { return filepath.Join(k.dir, fileName(session)+".log") }
+
 // keep copies the end of a log under a header and makes room for it.
 func (k *keptLogs) keep(session, note, logPath string) error {
 	if err := os.MkdirAll(k.dir, 0o700); err != nil {

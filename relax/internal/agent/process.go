@@ -260,6 +260,9 @@ func (p *Process) ReadOutput() (Output, error) {
 	return out, nil
 }
 
+// KeptLog is the file in which [Process.Cleanup] keeps the log of a failure.
+func (p *Process) KeptLog() string { return p.l.kept.path(p.session) }
+
 // Cleanup removes the IO directory of a process that is over. If note is not empty, the end of
 // the log is kept as RunDir/failed/<session>.log with note, the reason of the failure, as its
 // first line. It may be called again.

@@ -1,9 +1,7 @@
 package canon
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -64,33 +62,4 @@ func sortedKeys(v Value) Value {
 	default:
 		return v
 	}
-}
-
-// ReferenceHash is the state hash of the public Python reference: lower-hex SHA-256 of the
-// canonical JSON of {messages, template_kwargs, tools} (reference session service 3.1). It
-// reads the whole history, so it is for dumps and traces only. Where our canonical form
-// differs (text lists collapsed, unknown keys of tool calls gone) the hash is that of our form.
-func ReferenceHash(messages []*Message, tools []ToolSpec, kwargs Value) string {
-	dst := []byte(`{"messages":[`)
-	for i, m := range messages {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = m.AppendCanonical(dst)
-	}
-	dst = append(dst, `],"template_kwargs":`...)
-	if kwargs.IsNull() {
-		kwargs = ObjectOf()
-	}
-	dst = kwargs.AppendCanonical(dst)
-	dst = append(dst, `,"tools":[`...)
-	for i := range tools {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = tools[i].AppendCanonical(dst)
-	}
-	dst = append(dst, `]}`...)
-	digest := sha256.Sum256(dst)
-	return hex.EncodeToString(digest[:])
 }

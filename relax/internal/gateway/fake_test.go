@@ -37,6 +37,7 @@ const token = "session-secret-0123456789abcdef"
 type fake struct {
 	cache       *canon.Cache
 	undelivered chan *wire.Completion // nil: not asked for
+	refused     chan *wire.Error      // nil: not asked for
 	complete    func(ctx context.Context, req *canon.Request) (*wire.Completion, *wire.Error)
 }
 
@@ -45,6 +46,11 @@ func (f *fake) Cache() *canon.Cache              { return f.cache }
 func (f *fake) Undelivered(answer *wire.Completion) {
 	if f.undelivered != nil {
 		f.undelivered <- answer
+	}
+}
+func (f *fake) Refused(e *wire.Error) {
+	if f.refused != nil {
+		f.refused <- e
 	}
 }
 func (f *fake) Complete(ctx context.Context, req *canon.Request) (*wire.Completion, *wire.Error) {

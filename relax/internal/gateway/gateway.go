@@ -61,6 +61,9 @@ type Session interface {
 	// Undelivered says that the answer of a Complete could not be written to its client. It may
 	// come late, and must be quick.
 	Undelivered(answer *wire.Completion)
+	// Refused says that a request of the Session was answered with an error before Complete. It
+	// must be quick.
+	Refused(e *wire.Error)
 	// CountTokens returns how many tokens the model would read if req were completed. It samples
 	// nothing and records nothing.
 	CountTokens(ctx context.Context, req *canon.Request) (int, *wire.Error)

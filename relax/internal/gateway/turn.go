@@ -71,6 +71,7 @@ func (g *Gateway) turn(ctx *fasthttp.RequestCtx, h *head) {
 	}
 	req, e := g.read(ctx, t.session.Cache(), h.dialect.Parse)
 	if e != nil {
+		t.session.Refused(e)
 		t.end()
 		fail(ctx, h.dialect, e)
 		return

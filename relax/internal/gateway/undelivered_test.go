@@ -64,3 +64,27 @@ func openLossy(t *testing.T, c *wire.Completion) (*Gateway, chan *wire.Completio
 	answer := func(context.Context, *canon.Request) (*wire.Completion, *wire.Error) { return c, nil }
 	return open(t, answer, func(cfg *Config) { cfg.Handler.(*fake).undelivered = lost }), lost
 }
+
+// The Session learns which of its requests were refused before they became turns.
+func TestRefused(t *testing.T) {
+	refused := make(chan *wire.Error, 10)
+	g := open(t, say, func(cfg *Config) { cfg.Handler.(*fake).refused = refused })
+	c := client(t)
+	for _, body := range []string{"hi", "?", "!hi"} {
+		answer, err := c.Do(echoRequest(t, context.Background(), g, body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(answer.Body); err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+	}
+	c.CloseIdleConnections()
+	if err := g.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if len(refused) != 1 || (<-refused).Param != "text" {
+		t.Errorf("the session was told of %d refusals", len(refused))
+	}
+}

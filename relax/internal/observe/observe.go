@@ -1,8 +1,8 @@
-// Package observe spells what the engine tells people: log lines and metric names, as the
-// reference spells them, so that dashboards and greps keep working.
+// Package observe spells what the engine tells people: log lines, metric names and traces of
+// Sessions, as the reference spells them, so that dashboards and greps keep working.
 //
-// What may enter: values to show. What it never does: write anywhere, keep time, or decide
-// anything.
+// What may enter: values to show, and a Session's forest when it is over. What it never does:
+// write anywhere, keep time, or decide anything.
 package observe
 
 import (

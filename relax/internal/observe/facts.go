@@ -1,0 +1,116 @@
+package observe
+
+import (
+	"time"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/forest"
+)
+
+// Session is what its owner knows of a Session that is over. Times inside are since Began, so
+// that a clock set in between does not bend them.
+type Session struct {
+	ID, Group, Mode string
+	Seq             int
+	Began           time.Time
+	// Forest is read, and must not grow any more; Stats are its own.
+	Forest *forest.Forest
+	Stats  forest.Stats
+	// Hashes has the state hash of every node; see [HashForest].
+	Hashes  Hashes
+	Process Process
+	// Requests are those that made a turn or failed, in the order of their end; Faults counts the
+	// failed ones, of which Requests may have only the first. Retries got the answer of another.
+	Requests []Request
+	Faults   int
+	Retries  []Retry
+	// Exports are the contexts the agent chose. Side are those that an implicit export left out.
+	Exports []Export
+	Side    []*forest.Node
+	// LostTokens were sampled and never committed.
+	LostTokens int64
+	// FinalizeStart and FinalizeEnd bracket the export; both are 0 where there was none.
+	FinalizeStart, FinalizeEnd time.Duration
+}
+
+// Process is an agent's process.
+type Process struct {
+	// Launched is false if it never ran.
+	Launched bool
+	// Start and End bracket it.
+	Start, End time.Duration
+	ExitCode   int
+	Signal     string
+	// Reason says who ended it, as package agent does; Err that supervision failed.
+	Reason, Err string
+	UserSec     float64
+	SysSec      float64
+	MaxRSSKB    int64
+	// Log is the file that keeps its output, "" if it is not kept; LogTail the output's end.
+	Log, LogTail string
+}
+
+// Request is one model request that made a turn or failed.
+type Request struct {
+	// ID is "" for a request that was refused before it could be read.
+	ID string
+	// Arrived, Observed (matched and encoded), Leased and Ended. Those in between are 0 if the
+	// request did not get there.
+	Arrived, Observed, Leased, Ended time.Duration
+	Attempts                         []Attempt
+	// Node is the response it committed, nil if it failed. It may be an earlier request's whose
+	// generation was the same.
+	Node *forest.Node
+	// Finish is what the client was told.
+	Finish string
+	// Divergence says why it did not go on from the newest state, nil if it did.
+	Divergence *forest.Divergence
+	// Tolerated counts replayed turns replaced by the recorded ones.
+	Tolerated int
+	// Undelivered: its response reached no client.
+	Undelivered bool
+	// Fault is why it failed.
+	Fault Fault
+	// LostTokens were sampled and not committed.
+	LostTokens int
+}
+
+// Fault is a request's error as its client was told.
+type Fault struct {
+	Status  int
+	Code    string
+	Message string
+}
+
+// Attempt is one request to the backend.
+type Attempt struct {
+	// RID is the backend's id of it.
+	RID string
+	// Queued (it asked for the gate), Started (it was through, 0 if it never was) and Ended.
+	Queued, Started, Ended time.Duration
+	// Version is the weight version of its tokens.
+	Version int64
+	Tokens  int
+	// Finish is the backend's word for its end; or FinishError, FinishNotSent.
+	Finish string
+}
+
+// Ends of an Attempt that the backend did not answer: it failed, or it never passed the gate.
+const (
+	FinishError   = "error"
+	FinishNotSent = "not_sent"
+)
+
+// Retry is a request that was recognised as one made before.
+type Retry struct {
+	At time.Duration
+	// Of is the id of the request whose answer it got.
+	Of string
+	// Joined: it came while that one was in flight; else the answer was replayed.
+	Joined bool
+}
+
+// Export is a context the agent chose.
+type Export struct {
+	Name string
+	Node *forest.Node
+}

@@ -1,0 +1,156 @@
+package relax
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/agent"
+	"github.com/relax-rollout/relax-rollout/relax/internal/forest"
+	"github.com/relax-rollout/relax-rollout/relax/internal/observe"
+)
+
+// reasonClosed is in the traces of Sessions that a Close ended.
+const reasonClosed = "closed"
+
+// processFacts is what the trace says of an agent's process. failed: its log is kept. The log is
+// read now: Cleanup removes it.
+func (s *session) processFacts(p *agent.Process, exit agent.Exit, failed bool) observe.Process {
+	facts := observe.Process{
+		Launched: true, Start: exit.Started.Sub(s.began), End: exit.Ended.Sub(s.began),
+		ExitCode: exit.Code, Signal: exit.Signal, Reason: string(exit.Reason),
+		UserSec: exit.UserSec, SysSec: exit.SysSec, MaxRSSKB: exit.MaxRSSKB,
+	}
+	if exit.Err != nil {
+		facts.Err = exit.Err.Error()
+	}
+	if !failed || s.core.traces == nil {
+		return facts
+	}
+	facts.LogTail = p.LogTail(logTail)
+	if !s.core.runDir.ours { // else it is gone when somebody reads the trace
+		facts.Log = p.KeptLog()
+	}
+	return facts
+}
+
+// conclude makes the traces of a Session that is over: those of its rows and, if traces are
+// written, the Session's own. Nobody else changes the forest any more but for marks of delivery,
+// so all but reading those goes without the lock.
+func (s *session) conclude(process observe.Process, atFault bool) {
+	if s.results == nil && s.core.traces == nil {
+		return
+	}
+	facts := s.facts(process)
+	if s.core.traces != nil {
+		facts.Hashes = observe.HashForest(s.forest)
+		trace := facts.Trace()
+		trace.Outcome.AtFault = atFault
+		s.trace = &trace
+	} else {
+		facts.Hashes = observe.HashLineages(nodesOf(s.results)...)
+	}
+	for _, e := range s.results {
+		raw, err := json.Marshal(facts.AgenticTrace(e.node))
+		if err != nil {
+			panic(fmt.Sprintf("trace of session %s does not marshal: %v", s.id, err)) // its parts are ours
+		}
+		e.trace = raw
+	}
+}
+
+func nodesOf(exports []*export) []*forest.Node {
+	nodes := make([]*forest.Node, len(exports))
+	for i, e := range exports {
+		nodes[i] = e.node
+	}
+	return nodes
+}
+
+func (s *session) facts(process observe.Process) observe.Session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.log {
+		if n := s.log[i].Node; n != nil {
+			s.log[i].Undelivered = n.IsUndelivered()
+		}
+	}
+	facts := observe.Session{
+		ID: s.id, Group: s.group.name(), Mode: "train", Seq: s.ref.Seq, Began: s.began,
+		Forest: s.forest, Stats: s.forest.Stats(), Process: process, Requests: s.log, Retries: s.retries, Faults: s.faults,
+		Side: s.side, LostTokens: s.lost, FinalizeStart: s.exported.start, FinalizeEnd: s.exported.end,
+	}
+	for _, e := range s.results {
+		facts.Exports = append(facts.Exports, observe.Export{Name: e.name, Node: e.node})
+	}
+	return facts
+}
+
+// traces are the documents of a Group's Sessions with what became of them. reason "" is a
+// delivery. rollout is nil if no step was open.
+func (g *group) traces(rollout *int64, reason, cause string) []*observe.Trace {
+	status := observe.Delivered
+	if reason != "" {
+		status = observe.Dropped
+	}
+	var out []*observe.Trace
+	for _, s := range g.sessions {
+		t := s.trace
+		if t == nil {
+			continue // traces are not written, or the Session panicked
+		}
+		s.trace = nil // one document a Session
+		t.Judge(status, reason, cause, reason != "" && t.Outcome.AtFault)
+		if rollout != nil {
+			step := *rollout
+			t.RolloutID = &step
+		}
+		if !g.leasedAt.IsZero() {
+			t.StartRolloutID = &g.rollout
+		}
+		e := &t.Events
+		e.Lease, e.Reward = observe.UnixSeconds(g.leasedAt), observe.UnixSeconds(g.scoringAt)
+		e.RewardEnd = observe.UnixSeconds(g.deliveredAt)
+		e.Transfer = e.RewardEnd
+		out = append(out, t)
+	}
+	return out
+}
+
+// traceDelivered writes the traces of a step's delivered Groups, once it is known whether there
+// is a batch, and waits for those of the whole step: who polled the step's end finds them.
+func (c *core) traceDelivered(groups []*group, rollout int64, buildErr error) {
+	if c.traces == nil {
+		return
+	}
+	reason, cause := "", ""
+	if buildErr != nil {
+		reason, cause = string(reasonMemory), buildErr.Error()
+	}
+	for _, g := range groups {
+		c.traces.put(g.traces(&rollout, reason, cause))
+	}
+	c.traces.settle(c.ctx.Done())
+}
+
+// traceRest writes the traces of what a Close ended. Nothing runs any more.
+func (c *core) traceRest() {
+	if c.traces == nil {
+		return
+	}
+	var rollout *int64
+	var groups []*group
+	if c.step != nil {
+		rollout, groups = &c.step.rollout, c.step.groups
+	}
+	for _, g := range c.groups {
+		groups = append(groups, g)
+	}
+	for _, g := range groups {
+		reason, cause := string(g.reason), g.cause
+		if reason == "" {
+			reason, cause = reasonClosed, "the engine was closed"
+		}
+		c.traces.put(g.traces(rollout, reason, cause))
+	}
+	c.traces.drain()
+}
