@@ -46,6 +46,9 @@ type OutputError struct {
 	// File is the file's base name, Line counts from 1.
 	File string
 	Line int
+	// Record is the name of the record at fault, "" if the fault lies in no record or before its
+	// name.
+	Record string
 	// Field is the path of the field, "" for the line as such.
 	Field string
 	// Problem says what was expected and what was found.
@@ -53,10 +56,14 @@ type OutputError struct {
 }
 
 func (e *OutputError) Error() string {
-	if e.Field == "" {
-		return fmt.Sprintf("%s line %d: %s", e.File, e.Line, e.Problem)
+	place := fmt.Sprintf("%s line %d", e.File, e.Line)
+	if e.Record != "" {
+		place += fmt.Sprintf(", record %q", shorten(e.Record, 64))
 	}
-	return fmt.Sprintf("%s line %d: field %s: %s", e.File, e.Line, e.Field, e.Problem)
+	if e.Field == "" {
+		return place + ": " + e.Problem
+	}
+	return place + ": field " + e.Field + ": " + e.Problem
 }
 
 // readOutputFile reads the file, if there is one, and parses it.
@@ -75,7 +82,7 @@ func readOutputFile(path string, limit int64) (Output, error) {
 	}
 	name := filepath.Base(path)
 	if st.Size() > limit {
-		return Output{}, fmt.Errorf("%s has %d bytes, more than the limit of %d", name, st.Size(), limit)
+		return Output{}, fmt.Errorf("%s has %d bytes, more than the limit of %d: write fewer records or less metadata", name, st.Size(), limit)
 	}
 	data := make([]byte, st.Size())
 	if _, err := io.ReadFull(f, data); err != nil {
@@ -115,16 +122,17 @@ func ParseOutput(name string, data []byte) (Output, error) {
 }
 
 type outputParser struct {
-	file string
-	line int
-	seen map[string]int // record name → line
-	out  Output
+	file   string
+	line   int
+	record string         // the name of the record being read, once it is known
+	seen   map[string]int // record name → line
+	out    Output
 }
 
 type object = map[string]json.RawMessage
 
 func (p *outputParser) fail(field, format string, args ...any) error {
-	return &OutputError{File: p.file, Line: p.line, Field: field, Problem: fmt.Sprintf(format, args...)}
+	return &OutputError{File: p.file, Line: p.line, Record: p.record, Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
 func (p *outputParser) checkUTF8(data []byte) error {
@@ -169,7 +177,7 @@ func notAnObject(text []byte) string {
 // document is a file that is one JSON object.
 func (p *outputParser) document(obj object) (Output, error) {
 	if _, ok := obj["messages"]; ok {
-		if err := p.record(obj); err != nil {
+		if err := p.readRecord(obj); err != nil {
 			return Output{}, err
 		}
 		return p.out, nil
@@ -200,7 +208,7 @@ func (p *outputParser) lines(data []byte, whole error) (Output, error) {
 			return Output{}, p.badLine(text, err, first, data, whole)
 		}
 		first = false
-		if err := p.record(obj); err != nil {
+		if err := p.readRecord(obj); err != nil {
 			return Output{}, err
 		}
 	}
@@ -233,11 +241,12 @@ func hint(text []byte) string {
 	return ""
 }
 
-func (p *outputParser) record(obj object) error {
+func (p *outputParser) readRecord(obj object) error {
 	name, err := p.name(obj)
 	if err != nil {
 		return err
 	}
+	p.record = name
 	rec := Record{Name: name}
 	messages, ok := obj["messages"]
 	if !ok {
@@ -266,6 +275,7 @@ func (p *outputParser) record(obj object) error {
 	p.warnUnknown(obj, "name", "messages", "tools", "chat_template_kwargs", "metadata", "reward")
 	p.out.Explicit = true
 	p.out.Records = append(p.out.Records, rec)
+	p.record = ""
 	return nil
 }
 

@@ -18,26 +18,28 @@ func TestParseOutput(t *testing.T) {
 		name, in string
 		want     Output
 	}{
-		{"empty", "", Output{}},
-		{"blank", " \n\t\r\n\u00a0", Output{}},
+		{"I1: empty", "", Output{}},
+		{"I1: blank", " \n\t\r\n\u00a0", Output{}},
 		{"byte order mark only", "\uFEFF \n", Output{}},
 		{"empty object", "{}", Output{}},
-		{"reward and metadata", `{"reward":0.5,"metadata":{"k":1}}`, Output{Metadata: raw(`{"k":1}`), Reward: num(0.5, "0.5")}},
-		{"null reward", `{"reward": null}`, Output{}},
+		{"I2: reward and metadata", `{"reward":0.5,"metadata":{"k":1}}`, Output{Metadata: raw(`{"k":1}`), Reward: num(0.5, "0.5")}},
+		{"I9: null reward", `{"reward": null}`, Output{}},
 		{"null metadata", `{"metadata": null}`, Output{}},
+		// A deviation from case I8, where a boolean reward is refused: in Python, and in reference
+		// session service 8.1, a boolean is a number.
 		{"boolean reward", `{"reward": true}`, Output{Reward: num(1, "true")}},
 		{"false", `{"reward": false}`, Output{Reward: num(0, "false")}},
-		{"negative exponent", `{"reward": -1e-3}`, Output{Reward: num(-0.001, "-1e-3")}},
-		{"object reward", `{"reward": {"acc": 1, "note": "x", "ok": true}}`, Output{Reward: &Reward{
+		{"I9: negative exponent", `{"reward": -1e-3}`, Output{Reward: num(-0.001, "-1e-3")}},
+		{"I9: object reward", `{"reward": {"acc": 1, "note": "x", "ok": true}}`, Output{Reward: &Reward{
 			Object: map[string]json.RawMessage{"acc": raw("1"), "note": raw(`"x"`), "ok": raw("true")},
 			Raw:    raw(`{"acc": 1, "note": "x", "ok": true}`)}}},
-		{"unknown keys, indented", "{\n  \"metadata\": {},\n  \"zeta\": 1,\n  \"alpha\": 2\n}\n", Output{Metadata: raw("{}"), Warnings: []string{
+		{"I3: unknown keys, indented", "{\n  \"metadata\": {},\n  \"zeta\": 1,\n  \"alpha\": 2\n}\n", Output{Metadata: raw("{}"), Warnings: []string{
 			`out.json line 1: unknown key "alpha" is ignored`, `out.json line 1: unknown key "zeta" is ignored`}}},
-		{"one record", `{"name":"main","messages":[{"role":"user"}]}`, Output{Explicit: true, Records: []Record{
+		{"I4: one record", `{"name":"main","messages":[{"role":"user"}]}`, Output{Explicit: true, Records: []Record{
 			{Name: "main", Messages: raw(`[{"role":"user"}]`)}}}},
 		{"one record, indented", "{\n\"name\": \"main\",\n\"messages\": []\n}", Output{Explicit: true, Records: []Record{
 			{Name: "main", Messages: raw(`[]`)}}}},
-		{"two records with blank lines", "\n\n{\"name\":\"a\",\"messages\":[]}\r\n  \n{\"name\":\"b\",\"messages\":[],\"tools\":[{}],\"chat_template_kwargs\":{\"x\":1},\"metadata\":{\"m\":2},\"reward\":3,\"u\":4}\n\n",
+		{"I5: two records with blank lines", "\n\n{\"name\":\"a\",\"messages\":[]}\r\n  \n{\"name\":\"b\",\"messages\":[],\"tools\":[{}],\"chat_template_kwargs\":{\"x\":1},\"metadata\":{\"m\":2},\"reward\":3,\"u\":4}\n\n",
 			Output{Explicit: true, Records: []Record{
 				{Name: "a", Messages: raw("[]")},
 				{Name: "b", Messages: raw("[]"), Tools: raw("[{}]"), ChatTemplateKwargs: raw(`{"x":1}`), Metadata: raw(`{"m":2}`), Reward: num(3, "3")},
@@ -65,9 +67,9 @@ func TestParseOutputRefuses(t *testing.T) {
 		name, in string
 		line     int
 		field    string
-		want     string
+		want     string // in the problem
 	}{
-		{"list", `[` + record + `]`, 1, "", "one object a line (JSONL), found a JSON list"},
+		{"I6: list", `[` + record + `]`, 1, "", "one object a line (JSONL), found a JSON list"},
 		{"list over lines", "\n[\n" + record + "]", 2, "", "found a JSON list"},
 		{"number", "1", 1, "", "expected a JSON object, found the number 1"},
 		{"string", ` "x"`, 1, "", `expected a JSON object, found the string "x"`},
@@ -82,19 +84,29 @@ func TestParseOutputRefuses(t *testing.T) {
 		{"second line a number", record + "\n5", 2, "", "found the number 5"},
 		{"lines without messages", "{\"reward\":1}\n{\"reward\":2}", 1, "name", "found nothing"},
 		{"no name", `{"messages":[]}`, 1, "name", "expected a non-empty string, unique in the file, found nothing"},
-		{"empty name", `{"name":"","messages":[]}`, 1, "name", `found the string ""`},
+		{"I7: empty name", `{"name":"","messages":[]}`, 1, "name", `found the string ""`},
 		{"name a number", `{"name":7,"messages":[]}`, 1, "name", "found the number 7"},
-		{"name twice", record + "\n" + record, 2, "name", `found the string "a" again, used in line 1`},
+		{"I7: name twice", record + "\n" + record, 2, "name", `found the string "a" again, used in line 1`},
 		{"messages null", `{"name":"a","messages":null}`, 1, "messages", "expected a list of messages, found null"},
-		{"messages missing in a line", record + "\n" + `{"name":"b"}`, 2, "messages", "found nothing"},
+		{"I8: messages missing in a line", record + "\n" + `{"name":"b"}`, 2, "messages", "found nothing"},
 		{"tools an object", `{"name":"a","messages":[],"tools":{}}`, 1, "tools", "expected a list, found the object {}"},
 		{"kwargs a list", `{"name":"a","messages":[],"chat_template_kwargs":[]}`, 1, "chat_template_kwargs", "expected an object, found the list []"},
-		{"record metadata a string", `{"name":"a","messages":[],"metadata":"x"}`, 1, "metadata", "expected an object"},
-		{"metadata a list", `{"metadata":[]}`, 1, "metadata", "expected an object, found the list []"},
-		{"reward a string", `{"reward":"1"}`, 1, "reward", `expected null, a finite number or an object, found the string "1"`},
+		{"I8: record metadata a string", `{"name":"a","messages":[],"metadata":"x"}`, 1, "metadata", "expected an object"},
+		{"I8: metadata a list", `{"metadata":[]}`, 1, "metadata", "expected an object, found the list []"},
+		{"I8: reward a string", `{"reward":"1"}`, 1, "reward", `expected null, a finite number or an object, found the string "1"`},
 		{"reward a list", `{"reward":[1]}`, 1, "reward", "found the list [1]"},
 		{"reward too large", `{"reward":1e999}`, 1, "reward", "found the number 1e999"},
 		{"reward member too large", `{"reward":{"acc":-1e999}}`, 1, "reward.acc", "expected a finite number"},
+		{"messages a string", `{"name":"a","messages":"hi"}`, 1, "messages", `expected a list of messages, found the string "hi"`},
+		{"tools a string in the second line", record + "\n" + `{"name":"b","messages":[],"tools":"f"}`, 2, "tools", `expected a list, found the string "f"`},
+		{"kwargs a number", `{"name":"a","messages":[],"chat_template_kwargs":1}`, 1, "chat_template_kwargs", "expected an object, found the number 1"},
+		{"metadata a number in a record", `{"name":"a","messages":[],"metadata":0}`, 1, "metadata", "expected an object, found the number 0"},
+		{"metadata false", `{"metadata":false}`, 1, "metadata", "expected an object, found the boolean false"},
+		{"reward of a record a string", `{"name":"a","messages":[],"reward":"high"}`, 1, "reward", `expected null, a finite number or an object, found the string "high"`},
+		{"reward member of a record too large", record + "\n" + `{"name":"b","messages":[],"reward":{"acc":1e999}}`, 2, "reward.acc", "expected a finite number"},
+		{"name null", `{"name":null,"messages":[]}`, 1, "name", "expected a non-empty string, unique in the file, found null"},
+		{"name a list", `{"name":["a"],"messages":[]}`, 1, "name", `found the list ["a"]`},
+		{"a record and a bare reward", record + "\n" + `{"reward":1}`, 2, "name", "found nothing"},
 		{"not UTF-8", "{}\n\xff", 2, "", "expected UTF-8, found byte 0xff at offset 3"},
 		{"too deep", `{"metadata":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + "}", 1, "", "depth"},
 	}
@@ -114,9 +126,22 @@ func TestParseOutputRefuses(t *testing.T) {
 
 func TestOutputErrorText(t *testing.T) {
 	_, err := ParseOutput("session_output.json", []byte(`{"name":"a","messages":{}}`))
-	want := "session_output.json line 1: field messages: expected a list of messages, found the object {}"
+	want := `session_output.json line 1, record "a": field messages: expected a list of messages, found the object {}`
 	if err == nil || err.Error() != want {
 		t.Errorf("got %q, want %q", err, want)
+	}
+}
+
+// TestOutputErrorsNameTheRecord: once a record's name is known, errors of its other fields have it.
+func TestOutputErrorsNameTheRecord(t *testing.T) {
+	for in, want := range map[string]string{
+		`{"name":"a","messages":[]}` + "\n" + `{"name":"b","messages":[],"tools":{}}`: `f line 2, record "b": field tools: `,
+		`{"name":"a","messages":[]}` + "\n" + `{"name":"","messages":[]}`:             `f line 2: field name: `,
+		`{"name":"a","messages":[]}` + "\n" + `{`:                                     `f line 2: expected one JSON object`,
+	} {
+		if _, err := ParseOutput("f", []byte(in)); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s:\ngot  %v\nwant %s…", in, err, want)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -116,26 +117,30 @@ func (f *chatFields) settings(req *canon.Request) *Error {
 }
 
 // ParseRecord reads the messages, tools and template arguments of an explicit export record
-// by the same rules as a Chat request; absent ones are nil. Errors name the place, such as
-// messages[2].content. The request's other fields are zero.
+// by the same rules as a Chat request; absent ones are nil. Errors begin with the place, such as
+// messages[2].content. Of the request's other fields only Ignored is set: it names entries of
+// tools that are no function tools.
 func ParseRecord(messages, tools, templateKwargs []byte) (*canon.Request, error) {
 	rules := ruler{param: "messages"}
 	messageList, err := wholeList(messages, rules.messages)
 	if err != nil {
-		return nil, fmt.Errorf("export record: messages: %w", err)
+		return nil, fmt.Errorf("messages: %w", err)
 	}
 	toolList, err := wholeList(tools, rules.tools)
 	if err != nil {
-		return nil, fmt.Errorf("export record: tools: %w", err)
+		return nil, fmt.Errorf("tools: %w", err)
 	}
 	req := &canon.Request{}
+	if messageList.fault == nil && len(messageList.items) == 0 {
+		return nil, errors.New("messages hold no message: write the complete conversation with the answer to train")
+	}
 	if e := conversation(req, messageList, toolList, nil); e != nil {
 		return nil, recordError(e)
 	}
 	var v canon.Value
 	if templateKwargs = bytes.TrimSpace(templateKwargs); len(templateKwargs) > 0 {
 		if v, err = canon.ParseValue(templateKwargs); err != nil {
-			return nil, fmt.Errorf("export record: chat_template_kwargs: %w", err)
+			return nil, fmt.Errorf("chat_template_kwargs: %w", err)
 		}
 	}
 	var e *Error
@@ -159,7 +164,7 @@ func wholeList[T any](raw []byte, read func(raw []byte, at int, cache *canon.Cac
 }
 
 // recordError drops the HTTP side of an error: a record is no request.
-func recordError(e *Error) error { return fmt.Errorf("export record: %s", e.Message) }
+func recordError(e *Error) error { return errors.New(e.Message) }
 
 // AppendAnswer implements [Dialect].
 func (chatDialect) AppendAnswer(dst []byte, c *Completion) []byte {

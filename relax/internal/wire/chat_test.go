@@ -105,12 +105,12 @@ func TestParseRecord(t *testing.T) {
 		t.Errorf("got %+v, %v", req, err)
 	}
 	for _, tt := range [][4]string{
-		{`[{"role":"user","content":""}]`, ``, ``, "export record: messages[0].content"},
-		{`[]`, ``, ``, "export record: messages projected"},
-		{`[{"role":"user","content":"u"}]`, `[1]`, ``, "export record: tools[0]"},
-		{`[{"role":"user","content":"u"}]`, ``, `[1]`, "export record: chat_template_kwargs"},
-		{`[{"role":"user","content":"u"}]`, ``, `{`, "export record: chat_template_kwargs"},
-		{`{`, ``, ``, "export record: messages"},
+		{`[{"role":"user","content":""}]`, ``, ``, "messages[0].content"},
+		{`[]`, ``, ``, "messages hold no message"},
+		{`[{"role":"user","content":"u"}]`, `[1]`, ``, "tools[0]"},
+		{`[{"role":"user","content":"u"}]`, ``, `[1]`, "chat_template_kwargs"},
+		{`[{"role":"user","content":"u"}]`, ``, `{`, "chat_template_kwargs"},
+		{`{`, ``, ``, "messages"},
 	} {
 		if _, err := ParseRecord([]byte(tt[0]), []byte(tt[1]), []byte(tt[2])); err == nil || !strings.HasPrefix(err.Error(), tt[3]) {
 			t.Errorf("%v: got %v", tt, err)

@@ -270,7 +270,7 @@ func (r ruler) toolCall(item canon.Value, at string) (canon.ToolCall, *Error) {
 	arguments, _ := function.Get("arguments")
 	text, err := canon.CanonicalArguments(arguments)
 	if err != nil {
-		return call, r.fail("%s.function: %v", at, err)
+		return call, r.fail("%s.function.%v", at, err)
 	}
 	call.Arguments = text
 	return call, nil
