@@ -70,7 +70,19 @@ func (f *Forest) Explain(m Match, req *canon.Request) *Divergence {
 	if len(f.responses) == 0 || (m.Parent.kind == Response && !m.Parent.continued) {
 		return nil
 	}
-	return difference(f.nearest(req, f.compared(m, req)), req)
+	d := difference(f.nearest(req, f.compared(m, req)), req)
+	if m.forgiving && d.Reason == ReasonMessage {
+		d.forgive(d.Node.History(nil)[d.Message], req.Messages[d.Message])
+	}
+	return d
+}
+
+// forgive names a field that the tolerant policy does not forgive, if there is one: another would
+// not have kept the request from going on.
+func (d *Divergence) forgive(recorded, sent *canon.Message) {
+	if name, was, is := field(recorded, forgiven(recorded, sent)); name != "" {
+		d.Field, d.Recorded, d.Sent = name, was, is
+	}
 }
 
 // comparedEnds bounds the conversations a diverging request is compared with, searchedEnds the
@@ -140,7 +152,7 @@ func (n *Node) newestEnd() *Node {
 func (f *Forest) nearest(req *canon.Request, nodes []*Node) *Node {
 	best, most := nodes[0], -2
 	for _, n := range nodes {
-		shared := n.shared(req)
+		shared := n.nearness(req)
 		if shared >= most {
 			best, most = n, shared
 		}
@@ -148,12 +160,19 @@ func (f *Forest) nearest(req *canon.Request, nodes []*Node) *Node {
 	return best
 }
 
-// shared counts the leading messages n's conversation has in common with the request; -1 if
-// tools or kwargs differ.
-func (n *Node) shared(req *canon.Request) int {
-	if !n.top.context.same(req) {
+// nearness counts the leading messages n's conversation has in common with the request. With
+// other tools or kwargs it is -1, unless one of the two begins with all of the other: then the
+// messages are the same, and only the context is not.
+func (n *Node) nearness(req *canon.Request) int {
+	shared := n.shared(req)
+	if shared < min(n.end(), len(req.Messages)) && !n.top.context.same(req) {
 		return -1
 	}
+	return shared
+}
+
+// shared counts the leading messages n's conversation has in common with the request.
+func (n *Node) shared(req *canon.Request) int {
 	same := min(n.end(), len(req.Messages))
 	for ; n.kind != Root; n = n.parent {
 		for i, m := range n.messages {

@@ -175,14 +175,25 @@ func TestExplainARetryOfALostAnswer(t *testing.T) {
 	}
 }
 
-// Of conversations that share as much with the request the newest is named.
-func TestExplainNamesTheNewest(t *testing.T) {
+// Of conversations that share as much with the request the newest is named; one with the same
+// messages and other tools shares them.
+func TestExplainNamesTheNearest(t *testing.T) {
 	f := New("s")
-	say(t, f, request(user("first")), assistant("a"))
+	first := say(t, f, request(user("first")), assistant("a"))
 	newest := say(t, f, request(user("second")), assistant("a"))
-	for _, req := range []*canon.Request{request(user("third")), withTools(request(user("first")), "f")} {
-		if d := f.Divergence(req); d == nil || d.Node != newest {
-			t.Errorf("got %v, want it from #%d", d, newest.ID())
+	for _, tt := range []struct {
+		req    *canon.Request
+		node   *Node
+		reason Reason
+	}{
+		{request(user("third")), newest, ReasonMessage},
+		{withTools(request(user("third")), "f"), newest, ReasonTools},
+		{withTools(request(user("first")), "f"), first, ReasonTools},
+		{withTools(request(user("first"), assistant("a"), user("more")), "f"), first, ReasonTools},
+		{withTools(request(user("first"), assistant("b"), user("more")), "f"), newest, ReasonTools},
+	} {
+		if d := f.Divergence(tt.req); d == nil || d.Node != tt.node || d.Reason != tt.reason {
+			t.Errorf("got %v, want it from #%d by %s", d, tt.node.ID(), tt.reason)
 		}
 	}
 }

@@ -26,13 +26,36 @@ func (f *Forest) Find(req *canon.Request) (*Node, error) {
 		return obs, nil
 	}
 	if obs != nil {
-		return nil, fmt.Errorf("%w: the record's %d messages were sent, but no response of the session answers them; "+
-			"export a conversation with at least one response", ErrNotFinalizable, len(req.Messages))
+		return nil, fmt.Errorf("%w: %s", ErrNotFinalizable, obs.nothingSampled())
 	}
 	if len(f.responses) == 0 {
 		return nil, fmt.Errorf("%w: the session committed no response", ErrNotFinalizable)
 	}
-	near := f.nearest(req, f.responses)
+	near := f.nearest(req, f.recorded(len(req.Messages)))
 	return nil, fmt.Errorf("%w: the record is no recorded conversation; nearest is #%d: %s",
 		ErrNotFinalizable, near.id, difference(near, req))
+}
+
+// nothingSampled says why a record that ends with a first observation trains nothing.
+func (n *Node) nothingSampled() string {
+	if !n.continued {
+		return fmt.Sprintf("the record's %d messages were sent, but no response of the session answers them; "+
+			"export a conversation with at least one response", n.end())
+	}
+	return fmt.Sprintf("the record's %d messages end before the first response; export a conversation with at least one, "+
+		"such as that of %s", n.end(), n.newestEnd().brief())
+}
+
+// recorded returns the responses in order of commit, those with a conversation of n messages
+// last.
+func (f *Forest) recorded(n int) []*Node {
+	var others, exact []*Node
+	for _, o := range f.responses {
+		if o.end() == n {
+			exact = append(exact, o)
+		} else {
+			others = append(others, o)
+		}
+	}
+	return append(others, exact...)
 }

@@ -21,6 +21,8 @@ type Match struct {
 	Replaced int
 
 	state canon.State
+	// forgiving: the match was made by the tolerant policy.
+	forgiving bool
 }
 
 // A hit is a prefix of a request whose state some node has.
@@ -162,6 +164,7 @@ func (c *context) same(req *canon.Request) bool {
 // The replacement is in the Match too: Attach counts it and marks the observation.
 func (f *Forest) MatchTolerant(req *canon.Request) (*canon.Request, Match, int) {
 	m := f.Match(req)
+	m.forgiving = true
 	unknown := func(m *canon.Message) bool { return m.Role == canon.Assistant }
 	if !slices.ContainsFunc(req.Messages[m.From:], unknown) {
 		return req, m, 0 // nothing longer can be recorded
@@ -171,6 +174,6 @@ func (f *Forest) MatchTolerant(req *canon.Request) (*canon.Request, Match, int) 
 		return req, m, 0
 	}
 	m = f.Match(stored)
-	m.Replaced = replaced
+	m.Replaced, m.forgiving = replaced, true
 	return stored, m, replaced
 }

@@ -100,10 +100,23 @@ func (n *Node) forgives(req *canon.Request, replaced int) (int, bool) {
 // sameTurn reports whether sent is the recorded turn but for missing reasoning or white space
 // at the content's end.
 func sameTurn(recorded, sent *canon.Message) bool {
+	sent = forgiven(recorded, sent)
+	return sent.Role == canon.Assistant && sent.Reasoning == recorded.Reasoning && sent.Content == recorded.Content &&
+		slices.Equal(sent.Parts, recorded.Parts) && slices.Equal(sent.ToolCalls, recorded.ToolCalls)
+}
+
+// forgiven is sent with what the policy forgives as it was recorded.
+func forgiven(recorded, sent *canon.Message) *canon.Message {
+	if sent.Role != canon.Assistant || recorded.Role != canon.Assistant {
+		return sent
+	}
 	const space = " \t\r\n"
-	return sent.Role == canon.Assistant &&
-		(sent.Reasoning == "" || sent.Reasoning == recorded.Reasoning) &&
-		strings.TrimRight(sent.Content, space) == strings.TrimRight(recorded.Content, space) &&
-		slices.Equal(sent.Parts, recorded.Parts) &&
-		slices.Equal(sent.ToolCalls, recorded.ToolCalls)
+	out := *sent
+	if sent.Reasoning == "" {
+		out.Reasoning = recorded.Reasoning
+	}
+	if strings.TrimRight(sent.Content, space) == strings.TrimRight(recorded.Content, space) {
+		out.Content = recorded.Content
+	}
+	return &out
 }
