@@ -84,6 +84,7 @@ func TestReal(t *testing.T) {
 			t.Parallel()
 			f := real(t, m)
 			t.Run("lineage", func(t *testing.T) { testRealLineage(t, f, m) })
+			t.Run("dropped reasoning", func(t *testing.T) { testDroppedReasoning(t, f, m.rewrites) })
 			t.Run("shield", func(t *testing.T) { testRealShield(t, f) })
 			if m.dir != "deepseek_v3" { // its template never closes one call: no parser reads that
 				t.Run("replies", func(t *testing.T) { testRealReplies(t, f) })
