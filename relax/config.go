@@ -51,7 +51,8 @@ type Config struct {
 	// title call: it takes the one with most turns, then most tools, then the latest.
 	ImplicitExport string `json:"implicit_export"`
 	// SharedPrefixLoss says what becomes of turns that several exported contexts share: "each"
-	// (default) trains them in every row, "first" in the first row only.
+	// (default) trains them in every row, "first" in the first row only; a context exported twice
+	// is then a row with loss mask 0 throughout the second time.
 	SharedPrefixLoss string `json:"shared_prefix_loss"`
 
 	// Backend is "sglang" or "simulator". Default: sglang if SGLangURL is set, else simulator.

@@ -196,21 +196,28 @@ func (c *core) replyAdvantage(g *group, data []byte) error {
 		return nil // dropped while the host was computing
 	}
 	var answer struct {
-		Advantages [][]*float64 `json:"advantages"`
-		Error      string       `json:"error"`
+		Advantages json.RawMessage `json:"advantages"`
+		Error      string          `json:"error"`
 	}
+	const expected = `expected {"advantages": [[number, ...], ...]}, {"advantages": null} or {"error": text}`
 	if err := json.Unmarshal(data, &answer); err != nil {
-		return fmt.Errorf(`expected {"advantages": [[number, ...], ...]}, {"advantages": null} or {"error": text}: %w`, err)
+		return fmt.Errorf("%s: %w", expected, err)
 	}
 	switch {
 	case answer.Error != "":
 		c.fail(g, reasonAdvantage, answer.Error)
 		return nil
-	case answer.Advantages == nil:
+	case answer.Advantages == nil: // a misspelt reply must not look like a filter
+		return fmt.Errorf("%s: found none of them", expected)
+	case string(answer.Advantages) == "null":
 		c.fail(g, reasonFiltered, "the advantage hook returned None for the group")
 		return nil
 	}
-	credits, err := checkAdvantages(g, answer.Advantages)
+	var given [][]*float64
+	if err := json.Unmarshal(answer.Advantages, &given); err != nil {
+		return fmt.Errorf("%s: %w", expected, err)
+	}
+	credits, err := checkAdvantages(g, given)
 	if err != nil {
 		return err
 	}

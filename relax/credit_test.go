@@ -62,6 +62,8 @@ func TestEachContextHasItsAdvantage(t *testing.T) {
 			`{"advantages":[[1,2],[1,1e300]]}`:       "finite",
 			`{"advantages":[[1,2],[1,2],[3,4]]}`:     "3 sessions",
 			`{"advantages":[[1,2],[{"a":1},[1,2]]]}`: "expected",
+			`{"advantage":[[1,2],[1,2]]}`:            "found none of them",
+			`{}`:                                     "found none of them",
 		} {
 			if err := e.Reply(ev.ID, []byte(reply)); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("reply %s: %v, want %q", reply, err, want)
@@ -113,16 +115,24 @@ func TestSharedPrefixLoss(t *testing.T) {
 					trained[row] += int64(m)
 				}
 			}
-			var first struct {
+			var rows [2]struct {
 				Turns []struct {
 					Length int64 `json:"response_length"`
+					Masked bool
 				}
 			}
 			meta := View[int64](r.batch, "meta_offsets")
-			if err := json.Unmarshal(View[uint8](r.batch, "meta_json")[:meta[1]], &first); err != nil {
-				t.Fatal(err)
+			for row := range rows {
+				if err := json.Unmarshal(View[uint8](r.batch, "meta_json")[meta[row]:meta[row+1]], &rows[row]); err != nil {
+					t.Fatal(err)
+				}
+				for i, turn := range rows[row].Turns {
+					if want := policy == sharedFirst && row == 1 && i == 0; turn.Masked != want {
+						t.Errorf("turn %d of row %d is masked: %v", i, row, turn.Masked)
+					}
+				}
 			}
-			shared := first.Turns[0].Length
+			shared := rows[0].Turns[0].Length
 			delivered := r.report.Accounting.Tokens.Delivered
 			want := trained[0] + trained[1]
 			if policy == sharedEach {

@@ -94,15 +94,10 @@ func (s *session) explicit(record *agent.Record) (*export, error) {
 func (s *session) find(req *canon.Request) (*forest.Node, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	node, err := s.forest.Find(req)
-	if err == nil || s.core.cfg.MatchPolicy != matchTolerant {
-		return node, err
+	if s.core.cfg.MatchPolicy == matchTolerant {
+		return s.forest.FindTolerant(req)
 	}
-	stored, replaced := s.forest.Tolerate(req)
-	if replaced == 0 {
-		return nil, err
-	}
-	return s.forest.Find(stored)
+	return s.forest.Find(req)
 }
 
 func (s *session) newExport(name string, node *forest.Node, metadata json.RawMessage, given *agent.Reward) (*export, error) {

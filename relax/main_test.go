@@ -66,6 +66,11 @@ func runAgent() int {
 	switch task.Mode {
 	case "nocall":
 		return 0
+	case "unread": // its only request is refused
+		if _, err := converse(nil, 1); err == nil {
+			return 8
+		}
+		return 0
 	case "title": // as opencode does: a call of its own that names the conversation
 		title := []chatMessage{{"role": "system", "content": "Make a title."}, {"role": "user", "content": "Hello"}}
 		if _, err := converse(title, 1); err != nil {

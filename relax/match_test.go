@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+	"github.com/relax-rollout/relax-rollout/relax/internal/wire"
 )
 
 // An agent that drops the reasoning of an answer goes on from it under match_policy tolerant,
@@ -42,6 +43,33 @@ func TestMatchPolicy(t *testing.T) {
 				t.Errorf("%d subtrees, want %d", got, subtrees)
 			}
 		})
+	}
+}
+
+// The client that began a turn is gone, but the retry that joined it has the answer: it is delivered.
+func TestAJoinedRetryHasTheAnswer(t *testing.T) {
+	t.Parallel()
+	s, b := slowEngine(t, 3600)
+	first := abandoned(s, b)
+	joined := make(chan *wire.Completion)
+	go func() {
+		out, _ := s.Complete(context.Background(), askFor("u", canon.Retry{Attempt: 1}))
+		joined <- out
+	}()
+	until(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.turns[0].waiting == 1 })
+	close(b.release)
+	if fault := <-first; fault != nil {
+		t.Fatal(fault)
+	}
+	out := <-joined
+	if out == nil {
+		t.Fatal("the retry got no answer")
+	}
+	s.Undelivered(out) // the gateway could not write to the first client
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if response := s.forest.Contexts()[0]; response.IsUndelivered() || s.forest.Stats().Undelivered != 0 {
+		t.Error("an answer that a retry has counts as undelivered")
 	}
 }
 

@@ -44,7 +44,7 @@ type pending struct {
 func (s *session) pend(ctx context.Context, req *canon.Request, log observe.Request) (p *pending, mine bool) {
 	s.mu.Lock()
 	if p = s.again(req); p != nil {
-		s.retries = append(s.retries, observe.Retry{At: log.Arrived, Of: p.log.ID, Joined: !slices.Contains(s.answered, p)})
+		s.logRetry(observe.Retry{At: log.Arrived, Of: p.log.ID, Joined: !slices.Contains(s.answered, p)})
 		s.mu.Unlock()
 		return p, false
 	}
@@ -80,8 +80,24 @@ func (p *pending) end() {
 	p.cancel(context.Canceled)
 }
 
-// maxFaults bounds the failed requests a Session writes down; more are only counted.
-const maxFaults = 1000
+// maxFaults and maxRetries bound the failed requests and the retries a Session writes down; more
+// are only counted.
+const (
+	maxFaults  = 1000
+	maxRetries = 1000
+)
+
+// logRetry writes a retry down. The Session is locked.
+func (s *session) logRetry(r observe.Retry) {
+	if r.Joined {
+		s.joined++
+	} else {
+		s.replayed++
+	}
+	if len(s.retries) < maxRetries {
+		s.retries = append(s.retries, r)
+	}
+}
 
 // logFault writes a failed request down. The Session is locked.
 func (s *session) logFault(log observe.Request, e *wire.Error) {
@@ -136,7 +152,6 @@ func (s *session) again(req *canon.Request) *pending {
 	for _, p := range slices.Backward(s.answered) {
 		if p.asked(req) {
 			p.attempt = req.Retry.Attempt
-			s.forest.Delivered(p.log.Node)
 			return p
 		}
 	}
@@ -260,7 +275,17 @@ func (p *pending) await(ctx context.Context, req *canon.Request) (*wire.Completi
 	if p.fault != nil {
 		return nil, p.fault
 	}
+	p.received()
 	out := *p.out
 	out.Model, out.Spelling = req.Model, req.Spelling
 	return &out, nil
+}
+
+// received marks a turn whose answer goes to a retry: it is delivered, even if the client that
+// began the turn is gone.
+func (p *pending) received() {
+	s := p.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forest.Delivered(p.log.Node)
 }

@@ -42,7 +42,8 @@ type Balance struct {
 type Drop struct {
 	// Reason is a short stable word: agent_exit, agent_timeout, first_request_timeout,
 	// no_request, start_failed, invalid_output, export, reward, score, advantage, filtered (the
-	// advantage hook wanted the Group out), step_end, memory (the batch could not be built), not_exported (tokens outside the exported contexts).
+	// advantage hook wanted the Group out), step_end, memory (the batch could not be built),
+	// not_exported (tokens outside the exported contexts).
 	Reason   string `json:"reason"`
 	Groups   int64  `json:"groups"`
 	Sessions int64  `json:"sessions"`

@@ -33,6 +33,8 @@ type turnMeta struct {
 	Status     string  `json:"status"`
 	Seconds    float64 `json:"generation_elapsed_s"`
 	ParseError string  `json:"parse_error,omitempty"`
+	// Masked: another row of the Session trains the turn (shared_prefix_loss), its loss mask is 0 here.
+	Masked bool `json:"masked,omitempty"`
 }
 
 // row lays one of the Session's contexts out for the batch.
@@ -56,16 +58,15 @@ func (s *session) row(e *export, advantage float32) (batch.Row, observe.RowStat)
 		row.Segments = append(row.Segments, batch.Segment{Start: span.Start, WeightVersion: span.Version})
 	}
 	stat := observe.RowStat{Reward: row.Reward, Turns: l.Turns, Truncated: l.Truncated, Staleness: s.group.rollout - l.StartRollout}
-	at := 0
+	stat.ResponseLen = l.Trained
 	for _, piece := range l.Pieces {
 		row.Pieces = append(row.Pieces, batch.Piece{Tokens: piece.Tokens, Logprobs: piece.Logprobs})
-		if g := piece.Node.Generation(); g != nil {
-			meta.Turns = append(meta.Turns, newTurnMeta(g, at))
-			stat.ResponseLen += len(piece.Logprobs)
-			stat.PromptTokens += g.PromptTokens
-			stat.CachedTokens += g.CachedTokens
-		}
-		at += len(piece.Tokens)
+	}
+	for _, turn := range l.TurnTable {
+		g := turn.Node.Generation()
+		meta.Turns = append(meta.Turns, newTurnMeta(g, turn))
+		stat.PromptTokens += g.PromptTokens
+		stat.CachedTokens += g.CachedTokens
 	}
 	raw, err := json.Marshal(meta)
 	if err != nil {
@@ -75,13 +76,13 @@ func (s *session) row(e *export, advantage float32) (batch.Row, observe.RowStat)
 	return row, stat
 }
 
-func newTurnMeta(g *forest.Generation, start int) turnMeta {
+func newTurnMeta(g *forest.Generation, turn forest.Turn) turnMeta {
 	status := "completed"
 	if g.Truncated {
 		status = "truncated"
 	}
 	return turnMeta{
-		RequestID: g.RequestID, Start: start, Length: len(g.IDs), Aborts: g.Aborts, Status: status,
-		Seconds: g.Seconds, ParseError: g.ParseError,
+		RequestID: g.RequestID, Start: turn.Start, Length: len(g.IDs), Aborts: g.Aborts, Status: status,
+		Seconds: g.Seconds, ParseError: g.ParseError, Masked: turn.Masked,
 	}
 }

@@ -70,6 +70,8 @@ type session struct {
 	log      []observe.Request
 	faults   int // failed requests, also those that log has no room for
 	retries  []observe.Retry
+	// joined and replayed count retries, also those that retries has no room for.
+	joined, replayed int
 	// exported brackets the export, since began; trace is set by run when the Session is over and
 	// traces are written.
 	exported struct{ start, end time.Duration }
@@ -212,7 +214,7 @@ func (s *session) judge(process *agent.Process, exit agent.Exit, waitErr error) 
 		s.core.warn(fmt.Sprintf("session %d of group %s: %s", s.ref.Seq, s.group.name(), warning))
 	}
 	if !s.hasRequested() {
-		return reasonNoCall, s.explain("agent exited with code 0 and made no model request")
+		return reasonNoCall, s.explain("agent exited with code 0 and " + s.noRequest())
 	}
 	s.exported.start = s.since()
 	s.results, err = s.exports(output)
@@ -259,6 +261,17 @@ func (s *session) hasRequested() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.requests > 0
+}
+
+// noRequest says why there was no request to answer.
+func (s *session) noRequest() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.faults == 0 {
+		return "made no model request"
+	}
+	first := s.log[0].Fault
+	return fmt.Sprintf("made no model request that could be taken; refused: %d, the first with %d: %s", s.faults, first.Status, first.Message)
 }
 
 // enter counts a request in and numbers it; leave counts it out. enter fails once the Session

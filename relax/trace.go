@@ -35,7 +35,7 @@ func (s *session) processFacts(p *agent.Process, exit agent.Exit, failed bool) o
 
 // conclude makes the traces of a Session that is over: those of its rows and, if traces are
 // written, the Session's own. Nobody else changes the forest any more but for marks of delivery,
-// so all but reading those goes without the lock.
+// so all but what depends on those goes without the lock.
 func (s *session) conclude(process observe.Process, atFault bool) {
 	if s.results == nil && s.core.traces == nil {
 		return
@@ -76,12 +76,14 @@ func (s *session) facts(process observe.Process) observe.Session {
 	}
 	facts := observe.Session{
 		ID: s.id, Group: s.group.name(), Mode: "train", Seq: s.ref.Seq, Began: s.began,
-		Forest: s.forest, Stats: s.forest.Stats(), Process: process, Requests: s.log, Retries: s.retries, Faults: s.faults,
+		Forest: s.forest, Stats: s.forest.Stats(), Process: process, Requests: s.log, Faults: s.faults,
+		Retries: s.retries, Joined: s.joined, Replayed: s.replayed,
 		Side: s.side, LostTokens: s.lost, FinalizeStart: s.exported.start, FinalizeEnd: s.exported.end,
 	}
 	for _, e := range s.results {
 		facts.Exports = append(facts.Exports, observe.Export{Name: e.name, Node: e.node})
 	}
+	facts.Fates = s.forest.Fates(nodesOf(s.results)...)
 	return facts
 }
 
@@ -126,10 +128,16 @@ func (c *core) traceDelivered(groups []*group, rollout int64, buildErr error) {
 	if buildErr != nil {
 		reason, cause = string(reasonMemory), buildErr.Error()
 	}
+	working := true // the disk; a large step has more than the queue takes at once
 	for _, g := range groups {
+		if working && c.traces.full() {
+			working = c.traces.settle(c.ctx.Done())
+		}
 		c.traces.put(g.traces(&rollout, reason, cause))
 	}
-	c.traces.settle(c.ctx.Done())
+	if working {
+		c.traces.settle(c.ctx.Done())
+	}
 }
 
 // traceRest writes the traces of what a Close ended. Nothing runs any more.
@@ -149,6 +157,9 @@ func (c *core) traceRest() {
 		reason, cause := string(g.reason), g.cause
 		if reason == "" {
 			reason, cause = reasonClosed, "the engine was closed"
+		}
+		if c.traces.full() {
+			c.traces.drain()
 		}
 		c.traces.put(g.traces(rollout, reason, cause))
 	}

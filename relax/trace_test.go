@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -377,10 +378,13 @@ func TestTraceOfAParkedRequest(t *testing.T) {
 		t.Fatal(fault)
 	}
 	closeEngine(t, e)
-	for _, trace := range readTraces(t, e.core.cfg.Config, "rollout_0.jsonl") {
-		if trace.Seq == 0 && (trace.Turns[0].LeaseSeconds < atLeast.Seconds() || trace.Counts.ParkedSeconds < atLeast.Seconds()) {
-			t.Errorf("parked for %v s, counts %+v", trace.Turns[0].LeaseSeconds, trace.Counts)
-		}
+	traces := readTraces(t, e.core.cfg.Config, "rollout_0.jsonl")
+	first := slices.IndexFunc(traces, func(trace observe.Trace) bool { return trace.Seq == 0 })
+	if first < 0 || len(traces) != 2 || len(traces[first].Turns) != 1 {
+		t.Fatalf("traces = %+v", traces)
+	}
+	if trace := traces[first]; trace.Turns[0].LeaseSeconds < atLeast.Seconds() || trace.Counts.ParkedSeconds < atLeast.Seconds() {
+		t.Errorf("parked for %v s, counts %+v", trace.Turns[0].LeaseSeconds, trace.Counts)
 	}
 }
 

@@ -21,14 +21,14 @@ func (c *core) openTraces() error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return &OptionError{Option: "trace_dir", Problem: "cannot be made", Err: err}
 	}
-	c.traces = &tracer{dir: dir, warn: c.warn, wake: make(chan struct{}, 1)}
+	c.traces = newTracer(dir, c.warn)
 	c.goroutines.Go("traces", func() { c.traces.run(c.ctx.Done()) })
 	return nil
 }
 
 const (
-	// tracesQueued bounds documents that wait for a disk.
-	tracesQueued = 16384
+	// entriesQueued bounds what waits for a disk, in entries of documents: some 200 MB.
+	entriesQueued = 1 << 19
 	// tracesWait bounds what a step waits for it.
 	tracesWait = 5 * time.Second
 )
@@ -39,26 +39,43 @@ type tracer struct {
 	dir  string
 	warn func(text string)
 	wake chan struct{} // holds a token when there is something to do
+	room int           // bounds queued
 
-	mu    sync.Mutex
-	queue []*observe.Trace
-	lost  int             // documents the queue had no room for
-	waits []chan struct{} // closed when the queue is written
+	mu     sync.Mutex
+	queue  []*observe.Trace
+	queued int             // entries in it
+	lost   int             // documents the queue had no room for
+	waits  []chan struct{} // closed when the queue is written
 
 	failed bool // the last write; the writer's
 }
 
-// put leaves documents to be written. It does not wait. A nil tracer takes none.
+func newTracer(dir string, warn func(text string)) *tracer {
+	return &tracer{dir: dir, warn: warn, wake: make(chan struct{}, 1), room: entriesQueued}
+}
+
+// put leaves documents to be written, all or, where the queue is full, none. It does not wait. A nil
+// tracer takes none.
 func (t *tracer) put(traces []*observe.Trace) {
 	if t == nil || len(traces) == 0 {
 		return
 	}
 	t.mu.Lock()
-	room := min(tracesQueued-len(t.queue), len(traces))
-	t.queue = append(t.queue, traces[:room]...)
-	t.lost += len(traces) - room
+	if t.queued >= t.room {
+		t.lost += len(traces)
+	} else {
+		t.queue = append(t.queue, traces...)
+		for _, trace := range traces {
+			t.queued += entries(trace)
+		}
+	}
 	t.mu.Unlock()
 	t.signal()
+}
+
+// entries is about how much memory a document takes.
+func entries(t *observe.Trace) int {
+	return 8 + len(t.Turns) + len(t.Nodes) + len(t.Failed) + len(t.Retries) + len(t.Exports) + len(t.Side)
 }
 
 func (t *tracer) signal() {
@@ -68,8 +85,16 @@ func (t *tracer) signal() {
 	}
 }
 
-// settle waits until what was put so far is written, or has failed; for tracesWait at most.
-func (t *tracer) settle(done <-chan struct{}) {
+// full reports whether put has no room.
+func (t *tracer) full() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.queued >= t.room
+}
+
+// settle waits until what was put so far is written, or has failed; for tracesWait at most. It is
+// false if that is not enough.
+func (t *tracer) settle(done <-chan struct{}) bool {
 	written := make(chan struct{})
 	t.mu.Lock()
 	t.waits = append(t.waits, written)
@@ -80,8 +105,10 @@ func (t *tracer) settle(done <-chan struct{}) {
 	select {
 	case <-written:
 	case <-timer.C:
+		return false
 	case <-done:
 	}
+	return true
 }
 
 func (t *tracer) run(done <-chan struct{}) {
@@ -99,7 +126,7 @@ func (t *tracer) run(done <-chan struct{}) {
 func (t *tracer) drain() {
 	t.mu.Lock()
 	queue, waits, lost := t.queue, t.waits, t.lost
-	t.queue, t.waits, t.lost = nil, nil, 0
+	t.queue, t.queued, t.waits, t.lost = nil, 0, nil, 0
 	t.mu.Unlock()
 	err := t.write(queue)
 	if lost > 0 {
@@ -130,10 +157,7 @@ func (t *tracer) write(traces []*observe.Trace) error {
 		lines[name] = line
 	}
 	for name, text := range lines {
-		if t.failed { // perhaps in the middle of a line
-			text = append([]byte{'\n'}, text...)
-		}
-		errs = append(errs, appendFile(filepath.Join(t.dir, name), text))
+		errs = append(errs, appendLines(filepath.Join(t.dir, name), text))
 	}
 	return errors.Join(errs...)
 }
@@ -146,12 +170,28 @@ func traceFile(rollout *int64) string {
 	return "rollout_" + step + ".jsonl"
 }
 
-// appendFile writes at a file's end. What agents printed is in there, so others do not read it.
-func appendFile(path string, text []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+// appendLines writes at a file's end. If the file ends in the middle of a line, because an earlier
+// write or run was cut off, that one is ended first. What agents printed is in there, so others do
+// not read it.
+func appendLines(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
+	if endsInALine(f) {
+		text = append([]byte{'\n'}, text...)
+	}
 	_, err = f.Write(text)
 	return errors.Join(err, f.Close())
+}
+
+// endsInALine reports whether the last byte of a file is not the end of a line.
+func endsInALine(f *os.File) bool {
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 {
+		return false
+	}
+	var last [1]byte
+	_, err = f.ReadAt(last[:], info.Size()-1)
+	return err == nil && last[0] != '\n'
 }

@@ -275,8 +275,7 @@ func (t *turn) attempt(ctx context.Context, f *flight, try observe.Attempt) (sgl
 // wrote writes an attempt that is over into the request's log, and returns the time.
 func (t *turn) wrote(try observe.Attempt) time.Duration {
 	try.Ended = t.session.since()
-	log := &t.pending.log
-	log.Attempts = append(log.Attempts, try)
+	t.pending.log.Tried(try)
 	return try.Ended
 }
 

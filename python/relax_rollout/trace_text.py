@@ -87,7 +87,10 @@ def _facts(trace: Mapping[str, Any]) -> list[str]:
         ("exported_tokens", "exported"),
         ("lost_tokens", "lost with failed requests"),
         ("duplicate_tokens", "of duplicates"),
+        ("undelivered_tokens", "of answers no client received"),
     )
+    if counts.get("exported_tokens"):
+        tokens += _counted(counts, ("unexported_tokens", "outside the export"))
     requests = [f"{counts.get('turns', 0)} made a turn"]
     requests += _counted(
         counts,

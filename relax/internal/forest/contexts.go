@@ -9,9 +9,8 @@ import (
 )
 
 // Contexts returns the conversations that nothing continues, in the order of their last answers
-// received: for each, the
-// newest response of its state if no response of that state was continued. A repeat of the
-// same text by other ids is therefore no context of its own, nor is an unanswered
+// received: for each, the newest response of its state if no response of that state was continued.
+// A repeat of the same text by other ids is therefore no context of its own, nor is an unanswered
 // observation.
 //
 // An undelivered response continues nothing, for nobody acted on it. It is no context where

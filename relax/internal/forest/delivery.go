@@ -19,8 +19,7 @@ func (f *Forest) Undelivered(n *Node) {
 	}
 }
 
-// Delivered says that a client has the response n for certain: it was replayed to a retry. From
-// then on [Forest.Undelivered] leaves it alone.
+// Delivered says that a client has the response n for certain: a retry got it. From then on [Forest.Undelivered] leaves it alone.
 func (f *Forest) Delivered(n *Node) {
 	if n.kind != Response || n.read {
 		return

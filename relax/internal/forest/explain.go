@@ -30,7 +30,7 @@ const (
 // A Divergence says where a request parts from the recorded conversation it is nearest to.
 type Divergence struct {
 	Reason Reason
-	// Node is the response compared with.
+	// Node is the response compared with; for a record also an unanswered observation.
 	Node *Node
 	// Message is the index of the first differing message, -1 for tools and kwargs.
 	Message int
@@ -71,15 +71,19 @@ func (f *Forest) Explain(m Match, req *canon.Request) *Divergence {
 		return nil
 	}
 	d := difference(f.nearest(req, f.compared(m, req)), req)
-	if m.forgiving && d.Reason == ReasonMessage {
-		d.forgive(d.Node.History(nil)[d.Message], req.Messages[d.Message])
+	if m.forgiving {
+		d.forgive(req)
 	}
 	return d
 }
 
 // forgive names a field that the tolerant policy does not forgive, if there is one: another would
 // not have kept the request from going on.
-func (d *Divergence) forgive(recorded, sent *canon.Message) {
+func (d *Divergence) forgive(req *canon.Request) {
+	if d.Reason != ReasonMessage {
+		return
+	}
+	recorded, sent := d.Node.History(nil)[d.Message], req.Messages[d.Message]
 	if name, was, is := field(recorded, forgiven(recorded, sent)); name != "" {
 		d.Field, d.Recorded, d.Sent = name, was, is
 	}

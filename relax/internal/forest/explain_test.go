@@ -197,3 +197,19 @@ func TestExplainNamesTheNearest(t *testing.T) {
 		}
 	}
 }
+
+// A record of an answer that was never given to a request that was made parts from the request, not
+// from the answer before it.
+func TestFindNamesAnUnansweredRequest(t *testing.T) {
+	f := New("s")
+	say(t, f, request(user("q")), assistant("a"))
+	asked := request(user("q"), assistant("a"), user("r"))
+	waiting := f.Attach(f.Match(asked), []int32{1}, []int32{2}, asked)
+	if n, err := f.Find(asked); n != waiting || err != nil {
+		t.Errorf("got %v, %v", n, err)
+	}
+	_, err := f.Find(request(user("q"), assistant("a"), user("r"), assistant("b")))
+	if want := `nearest is #3: messages[3] follows the recorded conversation: "assistant: b"`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}

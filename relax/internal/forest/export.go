@@ -14,26 +14,59 @@ var ErrNotFinalizable = errors.New("not finalizable")
 // or an observation with a response above it. Of equal ones the newest wins. The error names
 // the nearest recorded conversation and where it parts from the record.
 func (f *Forest) Find(req *canon.Request) (*Node, error) {
+	if n := f.exactly(req); n != nil {
+		return n, nil
+	}
+	return nil, f.missing(req, false)
+}
+
+// FindTolerant is Find by the policy "tolerant", see [Forest.MatchTolerant]: a record that is no
+// recorded conversation as it is may be one with what the policy forgives replaced.
+func (f *Forest) FindTolerant(req *canon.Request) (*Node, error) {
+	if n := f.exactly(req); n != nil {
+		return n, nil
+	}
+	stored, _ := f.tolerate(req)
+	if n := f.exactly(stored); n != nil {
+		return n, nil
+	}
+	return nil, f.missing(stored, true)
+}
+
+// exactly returns the node that can be exported for a record, nil if there is none.
+func (f *Forest) exactly(req *canon.Request) *Node {
+	s := f.state(req)
+	if n := f.lookup(s, Response, req, len(req.Messages)); n != nil {
+		return n
+	}
+	if n := f.lookup(s, Observation, req, len(req.Messages)); n != nil && n.responses > 0 {
+		return n
+	}
+	return nil
+}
+
+// state is that of all messages of a request.
+func (f *Forest) state(req *canon.Request) canon.State {
 	s := canon.RootState(req.Tools, req.Kwargs) & f.mask
 	for _, m := range req.Messages {
 		s = s.Next(m) & f.mask
 	}
-	if n := f.lookup(s, Response, req, len(req.Messages)); n != nil {
-		return n, nil
-	}
-	obs := f.lookup(s, Observation, req, len(req.Messages))
-	if obs != nil && obs.responses > 0 {
-		return obs, nil
-	}
-	if obs != nil {
-		return nil, fmt.Errorf("%w: %s", ErrNotFinalizable, obs.nothingSampled())
+	return s
+}
+
+// missing says why a record cannot be exported.
+func (f *Forest) missing(req *canon.Request, forgiving bool) error {
+	if obs := f.lookup(f.state(req), Observation, req, len(req.Messages)); obs != nil {
+		return fmt.Errorf("%w: %s", ErrNotFinalizable, obs.nothingSampled())
 	}
 	if len(f.responses) == 0 {
-		return nil, fmt.Errorf("%w: the session committed no response", ErrNotFinalizable)
+		return fmt.Errorf("%w: the session committed no response", ErrNotFinalizable)
 	}
-	near := f.nearest(req, f.recorded(len(req.Messages)))
-	return nil, fmt.Errorf("%w: the record is no recorded conversation; nearest is #%d: %s",
-		ErrNotFinalizable, near.id, difference(near, req))
+	d := difference(f.nearest(req, f.recorded(len(req.Messages))), req)
+	if forgiving {
+		d.forgive(req)
+	}
+	return fmt.Errorf("%w: the record is no recorded conversation; nearest is #%d: %s", ErrNotFinalizable, d.Node.id, d)
 }
 
 // nothingSampled says why a record that ends with a first observation trains nothing.
@@ -46,15 +79,23 @@ func (n *Node) nothingSampled() string {
 		"such as that of %s", n.end(), n.newestEnd().brief())
 }
 
-// recorded returns the responses in order of commit, those with a conversation of n messages
-// last.
+// recorded returns what a record could have named, those with n messages last: the responses in
+// order of commit, each with the unanswered requests behind it.
 func (f *Forest) recorded(n int) []*Node {
 	var others, exact []*Node
-	for _, o := range f.responses {
+	add := func(o *Node) {
 		if o.end() == n {
 			exact = append(exact, o)
 		} else {
 			others = append(others, o)
+		}
+	}
+	for _, o := range f.responses {
+		add(o)
+		for _, request := range o.children {
+			if !request.continued {
+				add(request)
+			}
 		}
 	}
 	return append(others, exact...)

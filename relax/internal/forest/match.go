@@ -169,7 +169,7 @@ func (f *Forest) MatchTolerant(req *canon.Request) (*canon.Request, Match, int) 
 	if !slices.ContainsFunc(req.Messages[m.From:], unknown) {
 		return req, m, 0 // nothing longer can be recorded
 	}
-	stored, replaced := f.Tolerate(req)
+	stored, replaced := f.tolerate(req)
 	if replaced == 0 {
 		return req, m, 0
 	}

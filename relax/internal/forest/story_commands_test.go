@@ -329,7 +329,7 @@ func (s *story) record(body string, tolerant bool) string {
 	}
 	req.Kwargs = canon.MergeKwargs(s.defaults, req.Kwargs)
 	if tolerant {
-		req, _ = s.forest.Tolerate(req)
+		return s.exported(s.forest.FindTolerant(req))
 	}
 	return s.exported(s.forest.Find(req))
 }

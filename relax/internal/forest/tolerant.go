@@ -7,12 +7,10 @@ import (
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
 )
 
-// Tolerate serves the match policy "tolerant": clients that drop reasoning_content or trim
-// white space at the end of an answer still continue it. It returns the request with the
-// recorded turn in place of each such replay, up to the longest recorded conversation, and
-// the number of messages replaced; 0 and the same request if there is nothing to replace. The
-// result is then matched, attached and exported like any request.
-func (f *Forest) Tolerate(req *canon.Request) (*canon.Request, int) {
+// tolerate returns the request with the recorded turn in place of each replay that the match
+// policy "tolerant" forgives, up to the longest recorded conversation, and the number of messages
+// replaced; 0 and the same request if there is nothing to replace.
+func (f *Forest) tolerate(req *canon.Request) (*canon.Request, int) {
 	best := f.forgiving(req)
 	if best.replaced == 0 {
 		return req, 0

@@ -1,6 +1,7 @@
 package forest
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
@@ -71,5 +72,35 @@ func TestMatchTolerantObservedAssistant(t *testing.T) {
 	lean := request(user("q"), assistant("mine"), user("r"), assistant("a"), user("s"))
 	if _, m, replaced := f.MatchTolerant(lean); m.Parent != f.Root() || replaced != 0 {
 		t.Errorf("an assistant message of the agent's own was replaced")
+	}
+}
+
+// A record that the policy does not forgive is told of the field that is at fault, and not of the
+// reasoning it may drop; whether that was all it dropped or an earlier turn was replaced, too.
+func TestFindTolerant(t *testing.T) {
+	turn := func(reasoning, content string) *canon.Message {
+		return canon.NewMessage(canon.Message{Role: canon.Assistant, Reasoning: reasoning, Content: content})
+	}
+	f := New("s")
+	first := say(t, f, request(user("q")), turn("hm", "a\n"))
+	last := say(t, f, request(user("q"), turn("hm", "a\n"), user("r")), turn("so", "b"))
+	for _, tt := range []struct {
+		name string
+		req  *canon.Request
+		node *Node
+		want string
+	}{
+		{"as recorded", request(user("q"), turn("hm", "a\n")), first, ""},
+		{"forgiven", request(user("q"), assistant("a"), user("r"), assistant("b")), last, ""},
+		{"its request", request(user("q"), assistant("a"), user("r")), last.Parent(), ""},
+		{"the only turn edited", request(user("q"), assistant("A")), nil, `#2: messages[1].content differs: recorded "a\n", sent "A"`},
+		{"the second turn edited", request(user("q"), assistant("a"), user("r"), assistant("B")), nil,
+			`#4: messages[3].content differs: recorded "b", sent "B"`},
+		{"no turn", request(user("q")), nil, "end before the first response"},
+	} {
+		n, err := f.FindTolerant(tt.req)
+		if n != tt.node || (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, %v; want %v, %q", tt.name, n, err, tt.node, tt.want)
+		}
 	}
 }

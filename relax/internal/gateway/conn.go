@@ -129,7 +129,7 @@ type clientConn struct {
 	// linger is set when the answer was written before the request was read to its end. A close
 	// would then reset the connection, and the client would not see the answer.
 	linger bool
-	// failed is told once if an answer cannot be written. nil: nobody wants to know.
+	// failed is told once if the answer being written cannot be. nil: nobody wants to know.
 	failed func()
 	// expecting is the request whose client waits for 100 Continue, nil if none does.
 	expecting *head

@@ -307,7 +307,7 @@ func TestManyReleasedAtOnce(t *testing.T) {
 			t.Error(context.Cause(ctx))
 		}
 		return say(ctx, req)
-	}, nil, func(g *Gateway) {
+	}, func(cfg *Config) { cfg.Heartbeat = time.Hour }, func(g *Gateway) {
 		conns := make([]net.Conn, n)
 		for i := range conns {
 			conns[i] = dial(t, g)

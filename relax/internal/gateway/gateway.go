@@ -220,6 +220,7 @@ func (g *Gateway) newServer() *fasthttp.Server {
 		ErrorHandler:       g.refuse,
 		HeaderReceived:     g.arrived,
 		ExpectHandler:      g.expect,
+		ConnState:          written,
 		MaxRequestBodySize: g.cfg.MaxBodyBytes,
 		// One header block must fit; with ReduceMemoryUsage the buffer goes back to its pool
 		// while a request waits.

@@ -61,14 +61,10 @@ func (g *Gateway) arrived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 
 // take returns the head of the request that is answered now.
 func (g *Gateway) take(ctx *fasthttp.RequestCtx) *head {
-	c, ok := ctx.Conn().(*clientConn)
-	if ok {
-		c.failed = nil // the answer before this one was read
-	}
 	if h, ok := g.heads.LoadAndDelete(&ctx.Request.Header); ok {
 		return h.(*head)
 	}
-	if ok && c.expecting != nil {
+	if c, ok := ctx.Conn().(*clientConn); ok && c.expecting != nil {
 		h := c.expecting
 		c.expecting = nil
 		return h

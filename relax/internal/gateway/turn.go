@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -101,6 +102,14 @@ func (g *Gateway) turn(ctx *fasthttp.RequestCtx, h *head) {
 func (t *turn) watchWrite(completion *wire.Completion) {
 	if t.client != nil && completion != nil {
 		t.client.failed = func() { t.session.Undelivered(completion) }
+	}
+}
+
+// written lets go of an answer, and of the Session behind it, once it is flushed: the connection
+// may idle for longer than that lives, and its next write is another answer's.
+func written(c net.Conn, state fasthttp.ConnState) {
+	if c, ok := c.(*clientConn); ok && state == fasthttp.StateIdle {
+		c.failed = nil
 	}
 }
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
 	"github.com/relax-rollout/relax-rollout/relax/internal/wire"
@@ -63,6 +65,28 @@ func openLossy(t *testing.T, c *wire.Completion) (*Gateway, chan *wire.Completio
 	lost := make(chan *wire.Completion, 10)
 	answer := func(context.Context, *canon.Request) (*wire.Completion, *wire.Error) { return c, nil }
 	return open(t, answer, func(cfg *Config) { cfg.Handler.(*fake).undelivered = lost }), lost
+}
+
+// A connection that idles holds neither the answer it wrote nor the Session behind it.
+func TestAnIdleConnectionForgetsItsAnswer(t *testing.T) {
+	given := make(chan weak.Pointer[wire.Completion], 1)
+	g := open(t, func(context.Context, *canon.Request) (*wire.Completion, *wire.Error) {
+		c := completion("short")
+		given <- weak.Make(c)
+		return c, nil
+	}, nil)
+	conn := dial(t, g)
+	io.WriteString(conn, rawEcho("hi"))
+	if _, err := io.ReadFull(conn, make([]byte, 64)); err != nil {
+		t.Fatal(err)
+	}
+	answer := <-given
+	for deadline := time.Now().Add(20 * time.Second); answer.Value() != nil; runtime.GC() {
+		if time.Now().After(deadline) {
+			t.Fatal("the answer is still held")
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // The Session learns which of its requests were refused before they became turns.

@@ -12,17 +12,21 @@ type Session struct {
 	ID, Group, Mode string
 	Seq             int
 	Began           time.Time
-	// Forest is read, and must not grow any more; Stats are its own.
+	// Forest is read, and must not grow any more; Stats are its own, Fates what its tokens came to
+	// by Exports. Marks of delivery, on which those depend, may still change and are not read.
 	Forest *forest.Forest
 	Stats  forest.Stats
+	Fates  forest.Fates
 	// Hashes has the state hash of every node; see [HashForest].
 	Hashes  Hashes
 	Process Process
 	// Requests are those that made a turn or failed, in the order of their end; Faults counts the
-	// failed ones, of which Requests may have only the first. Retries got the answer of another.
-	Requests []Request
-	Faults   int
-	Retries  []Retry
+	// failed ones, of which Requests may have only the first. Retries got the answer of another;
+	// Joined and Replayed count the two kinds, of which Retries may have only the first.
+	Requests         []Request
+	Faults           int
+	Retries          []Retry
+	Joined, Replayed int
 	// Exports are the contexts the agent chose. Side are those that an implicit export left out.
 	Exports []Export
 	Side    []*forest.Node
@@ -56,7 +60,13 @@ type Request struct {
 	// Arrived, Observed (matched and encoded), Leased and Ended. Those in between are 0 if the
 	// request did not get there.
 	Arrived, Observed, Leased, Ended time.Duration
-	Attempts                         []Attempt
+	// Attempts are the last ones; see [Request.Tried].
+	Attempts []Attempt
+	// earlier sums up the attempts before those.
+	earlier struct {
+		count            int
+		gated, generated time.Duration
+	}
 	// Node is the response it committed, nil if it failed. It may be an earlier request's whose
 	// generation was the same.
 	Node *forest.Node
@@ -72,6 +82,19 @@ type Request struct {
 	Fault Fault
 	// LostTokens were sampled and not committed.
 	LostTokens int
+}
+
+// Tried adds an attempt. A turn that the backend aborts without end, each time without a token, takes
+// no more memory than its trace has room for.
+func (r *Request) Tried(a Attempt) {
+	if len(r.Attempts) == maxAttempts {
+		oldest := &r.Attempts[0]
+		r.earlier.count++
+		r.earlier.gated += oldest.gated()
+		r.earlier.generated += oldest.generated()
+		r.Attempts = append(r.Attempts[:0], r.Attempts[1:]...)
+	}
+	r.Attempts = append(r.Attempts, a)
 }
 
 // Fault is a request's error as its client was told.
@@ -92,6 +115,22 @@ type Attempt struct {
 	Tokens  int
 	// Finish is the backend's word for its end; or FinishError, FinishNotSent.
 	Finish string
+}
+
+// gated is the time it waited for the gate.
+func (a *Attempt) gated() time.Duration {
+	if a.Started == 0 {
+		return a.Ended - a.Queued
+	}
+	return a.Started - a.Queued
+}
+
+// generated is the time it was at the backend.
+func (a *Attempt) generated() time.Duration {
+	if a.Started == 0 {
+		return 0
+	}
+	return a.Ended - a.Started
 }
 
 // Ends of an Attempt that the backend did not answer: it failed, or it never passed the gate.

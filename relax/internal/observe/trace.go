@@ -78,13 +78,16 @@ type TraceCounts struct {
 	Tolerated   int `json:"tolerated_messages"`
 	Undelivered int `json:"undelivered_turns"`
 	Duplicates  int `json:"duplicates"`
-	// SampledTokens are all committed ones, DuplicateTokens those of duplicates among them;
-	// ExportedTokens those with loss mask 1 in the exports, each once; LostTokens were never
-	// committed.
-	SampledTokens   int   `json:"sampled_tokens"`
-	DuplicateTokens int   `json:"duplicate_tokens"`
-	ExportedTokens  int   `json:"exported_tokens"`
-	LostTokens      int64 `json:"lost_tokens"`
+	// SampledTokens are all committed ones, the sum of the four below it: ExportedTokens have loss
+	// mask 1 in the exports, each counted once; DuplicateTokens repeat a recorded turn,
+	// UndeliveredTokens are of turns no client received, UnexportedTokens of those no export holds.
+	// LostTokens were never committed.
+	SampledTokens     int   `json:"sampled_tokens"`
+	ExportedTokens    int   `json:"exported_tokens"`
+	DuplicateTokens   int   `json:"duplicate_tokens"`
+	UndeliveredTokens int   `json:"undelivered_tokens"`
+	UnexportedTokens  int   `json:"unexported_tokens"`
+	LostTokens        int64 `json:"lost_tokens"`
 	// ParkedSeconds is the time all requests waited for the lease and for the gate.
 	ParkedSeconds     float64 `json:"parked_s"`
 	GenerationSeconds float64 `json:"generation_elapsed_s"`

@@ -52,6 +52,7 @@ func (s *Session) Trace() Trace {
 		turns = append(turns, i)
 	}
 	t.Counts.ParkedSeconds, t.Counts.GenerationSeconds = seconds(parked), seconds(generated)
+	s.tokens(&t.Counts)
 	for _, i := range cut(turns, maxTurns, "turns", t.Omitted) {
 		t.Turns = append(t.Turns, s.turn(&s.Requests[i], aborts, t.Omitted))
 	}
@@ -61,11 +62,12 @@ func (s *Session) Trace() Trace {
 	if t.Counts.Failed = s.Faults; s.Faults > len(t.Failed) {
 		t.Omitted["failed_requests"] = s.Faults - len(t.Failed)
 	}
-	for _, r := range s.Retries {
-		t.Counts.retry(r)
-	}
+	t.Counts.Joined, t.Counts.Replayed = s.Joined, s.Replayed
 	for _, r := range cut(s.Retries, maxRetries, "retries", t.Omitted) {
 		t.Retries = append(t.Retries, s.retry(r))
+	}
+	if retries := s.Joined + s.Replayed; retries > len(t.Retries) {
+		t.Omitted["retries"] = retries - len(t.Retries)
 	}
 	s.tree(&t)
 	s.exports(&t)
@@ -79,7 +81,7 @@ func (t *Trace) Judge(status, reason, cause string, atFault bool) {
 
 func (c *TraceCounts) add(r *Request) {
 	c.Tolerated += r.Tolerated
-	c.Aborts += aborts(r.Attempts)
+	c.Aborts += r.aborts()
 	if r.Node == nil {
 		return
 	}
@@ -95,16 +97,15 @@ func (c *TraceCounts) add(r *Request) {
 	}
 }
 
-func (c *TraceCounts) retry(r Retry) {
-	if r.Joined {
-		c.Joined++
-		return
-	}
-	c.Replayed++
+// tokens says what became of every sampled one.
+func (s *Session) tokens(c *TraceCounts) {
+	c.Duplicates, c.LostTokens = s.Stats.Duplicates, s.LostTokens
+	c.SampledTokens, c.ExportedTokens = s.Fates.Sampled, s.Fates.Trained
+	c.DuplicateTokens, c.UndeliveredTokens, c.UnexportedTokens = s.Fates.Repeated, s.Fates.Undelivered, s.Fates.Unexported
 }
 
 // aborts counts the attempts that another one continues.
-func aborts(attempts []Attempt) int { return max(0, len(attempts)-1) }
+func (r *Request) aborts() int { return max(0, r.earlier.count+len(r.Attempts)-1) }
 
 // awaitedLease is the time a request was parked before its Group's lease.
 func (r *Request) awaitedLease() time.Duration {
@@ -119,24 +120,18 @@ func (r *Request) awaitedLease() time.Duration {
 
 // awaitedGate is the time its attempts waited for the gate.
 func (r *Request) awaitedGate() time.Duration {
-	var sum time.Duration
-	for _, a := range r.Attempts {
-		if a.Started == 0 {
-			sum += a.Ended - a.Queued
-			continue
-		}
-		sum += a.Started - a.Queued
+	sum := r.earlier.gated
+	for i := range r.Attempts {
+		sum += r.Attempts[i].gated()
 	}
 	return sum
 }
 
 // generated is the time its attempts were at the backend.
 func (r *Request) generated() time.Duration {
-	var sum time.Duration
-	for _, a := range r.Attempts {
-		if a.Started > 0 {
-			sum += a.Ended - a.Started
-		}
+	sum := r.earlier.generated
+	for i := range r.Attempts {
+		sum += r.Attempts[i].generated()
 	}
 	return sum
 }
@@ -226,7 +221,7 @@ func (s *Session) record(n *forest.Node, r *Request, aborted int) TurnRecord {
 		return t
 	}
 	t.RequestID, t.WallSeconds = r.ID, seconds(r.Ended-r.Arrived)
-	t.AbortCount, t.GenerationSeconds = aborts(r.Attempts), seconds(r.generated())
+	t.AbortCount, t.GenerationSeconds = r.aborts(), seconds(r.generated())
 	t.Events = TurnEvents{
 		Arrived: s.at(r.Arrived), Created: s.at(r.Observed), Activated: s.at(r.Leased), Ended: s.at(r.Ended),
 		EncodeTime: seconds(r.Observed - r.Arrived),
@@ -249,11 +244,10 @@ func status(n *forest.Node) string {
 
 func (s *Session) attempts(r *Request, omitted map[string]int) []TraceAttempt {
 	out := []TraceAttempt{}
-	first := len(r.Attempts) - min(len(r.Attempts), maxAttempts)
-	if first > 0 {
-		omitted["attempts"] += first
+	if r.earlier.count > 0 {
+		omitted["attempts"] += r.earlier.count
 	}
-	for _, a := range r.Attempts[first:] {
+	for _, a := range r.Attempts {
 		out = append(out, TraceAttempt{
 			RID: a.RID, Queued: s.at(a.Queued), Started: s.at(a.Started), Ended: s.at(a.Ended),
 			WeightVersion: a.Version, Tokens: a.Tokens, Finish: shorten(a.Finish, shownValue),
@@ -290,8 +284,6 @@ func (s *Session) retry(r Retry) TraceRetry {
 
 // tree lists the nodes in the order in which they came.
 func (s *Session) tree(t *Trace) {
-	t.Counts.Duplicates, t.Counts.DuplicateTokens = s.Stats.Duplicates, s.Stats.DuplicateTokens
-	t.Counts.SampledTokens, t.Counts.LostTokens = s.Stats.Sampled, s.LostTokens
 	nodes := make([]*forest.Node, s.Stats.Nodes)
 	var collect func(n *forest.Node)
 	collect = func(n *forest.Node) {
@@ -339,11 +331,6 @@ func summary(m *canon.Message) string {
 
 func (s *Session) exports(t *Trace) {
 	t.Exports, t.Side = []TraceExport{}, []TraceExport{}
-	nodes := make([]*forest.Node, 0, len(s.Exports))
-	for _, e := range s.Exports {
-		nodes = append(nodes, e.Node)
-	}
-	t.Counts.ExportedTokens = s.Forest.TrainedTokens(nodes...)
 	for _, e := range cut(s.Exports, maxExports, "exports", t.Omitted) {
 		t.Exports = append(t.Exports, s.context(e.Name, e.Node))
 	}

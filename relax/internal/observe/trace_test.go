@@ -56,10 +56,14 @@ func (g *grown) turn(answer string, history ...*canon.Message) *forest.Node {
 
 var began = time.Unix(1000, 0)
 
-func (g *grown) session() *Session {
+func (g *grown) session(exports ...Export) *Session {
+	var nodes []*forest.Node
+	for _, e := range exports {
+		nodes = append(nodes, e.Node)
+	}
 	return &Session{
 		ID: "session-1", Group: "train:group_1", Mode: "train", Seq: 2, Began: began, Forest: g.f, Stats: g.f.Stats(),
-		Hashes: HashForest(g.f), Requests: g.requests,
+		Fates: g.f.Fates(nodes...), Exports: exports, Hashes: HashForest(g.f), Requests: g.requests,
 	}
 }
 
@@ -92,11 +96,13 @@ func TestTraceOfABranchingSession(t *testing.T) {
 	first := g.turn("a", user("u"))
 	second := g.turn("bb", user("u"), assistant("a"), user("v"))
 	g.turn("ccc", user("u"), assistant("edited"), user("v"))
-	s := g.session()
-	s.Exports = []Export{{Name: "main", Node: second}}
+	g.f.Undelivered(g.turn("dddd", user("w")))
+	g.requests = g.requests[:3]
+	s := g.session(Export{Name: "main", Node: second})
 	s.Process = Process{Launched: true, Start: time.Second, End: 40 * time.Second, ExitCode: 7, Reason: "exit"}
 	s.Faults = 1
 	s.Retries = []Retry{{At: time.Second, Of: "req_0", Joined: true}, {At: 2 * time.Second, Of: "req_0"}}
+	s.Joined, s.Replayed = 1, 1
 	s.Requests = append(s.Requests, Request{
 		ID: "req_3", Arrived: time.Second, Ended: 2 * time.Second, LostTokens: 5,
 		Fault: Fault{Status: 400, Code: "context_length_exceeded", Message: "too long"},
@@ -134,8 +140,11 @@ func TestTraceOfABranchingSession(t *testing.T) {
 	if e := trace.Exports[0]; e.Name != "main" || e.LeafStateHash != s.Hashes[second] || e.TurnCount != 2 || e.TerminalStatus != "completed" || e.Summary != "user: u" {
 		t.Errorf("export = %+v", e)
 	}
-	if *trace.Process.ExitCode != 7 || trace.Process.Seconds != 39 || trace.Counts.ExportedTokens != 3 || trace.Counts.SampledTokens != 6 {
-		t.Errorf("process = %+v, counts = %+v", trace.Process, trace.Counts)
+	if *trace.Process.ExitCode != 7 || trace.Process.Seconds != 39 {
+		t.Errorf("process = %+v", trace.Process)
+	}
+	if c := trace.Counts; c.SampledTokens != 10 || c.ExportedTokens != 3 || c.UndeliveredTokens != 4 || c.UnexportedTokens != 3 || c.DuplicateTokens != 0 {
+		t.Errorf("counts = %+v", c)
 	}
 }
 
@@ -161,6 +170,30 @@ func TestTraceOfAbortedTurns(t *testing.T) {
 	row := s.AgenticTrace(end)
 	if row.LeafStateHash != s.Hashes[end] || row.TurnCount != 2 || len(row.Turns) != 2 || row.Turns[0] != trace.Turns[0].TurnRecord || row.Turns[1] != trace.Turns[1].TurnRecord {
 		t.Errorf("agentic trace = %+v", row)
+	}
+}
+
+// A turn that was aborted a thousand times keeps its last attempts, and its sums are those of all.
+func TestAttemptsAreBounded(t *testing.T) {
+	g := grow(t)
+	g.turn("a", user("u"))
+	r := &g.requests[0]
+	r.Attempts = nil
+	for i := range 1000 {
+		at := time.Duration(i) * 10 * time.Second
+		r.Tried(Attempt{RID: fmt.Sprint(i), Queued: at, Started: at + time.Second, Ended: at + 3*time.Second, Finish: "abort"})
+	}
+	r.Tried(Attempt{RID: "last", Queued: 10000 * time.Second, Ended: 10005 * time.Second, Finish: FinishNotSent})
+	if len(r.Attempts) != maxAttempts || cap(r.Attempts) > 2*maxAttempts {
+		t.Errorf("%d attempts kept, room for %d", len(r.Attempts), cap(r.Attempts))
+	}
+	trace := g.session().Trace()
+	turn := trace.Turns[0]
+	if turn.AbortCount != 1000 || trace.Counts.Aborts != 1000 || turn.GateSeconds != 1005 || turn.GenerationSeconds != 2000 {
+		t.Errorf("turn = %+v", turn)
+	}
+	if first, last := turn.Attempts[0], turn.Attempts[maxAttempts-1]; first.RID != "981" || last.RID != "last" || trace.Omitted["attempts"] != 981 {
+		t.Errorf("attempts %+v, omitted %v", turn.Attempts, trace.Omitted)
 	}
 }
 
@@ -209,11 +242,15 @@ func TestTraceIsBounded(t *testing.T) {
 		g.turn(fmt.Sprint(i), root)
 	}
 	for range 500 {
-		g.requests = append(g.requests, Request{ID: "r", Fault: Fault{Message: huge}, Attempts: make([]Attempt, 300)})
+		r := Request{ID: "r", Fault: Fault{Message: huge}}
+		for range 300 {
+			r.Tried(Attempt{})
+		}
+		g.requests = append(g.requests, r)
 	}
 	s := g.session()
 	s.Process = Process{LogTail: huge, Err: huge, UserSec: math.Inf(1)}
-	s.Retries, s.Faults = make([]Retry, 1000), 5000
+	s.Retries, s.Joined, s.Replayed, s.Faults = make([]Retry, 1000), 700, 500, 5000
 	trace := s.Trace()
 	trace.Judge(Dropped, "x", huge, true)
 	line, err := trace.AppendLine(nil)
@@ -226,7 +263,7 @@ func TestTraceIsBounded(t *testing.T) {
 	if strings.Count(string(line), "\n") != 1 || line[len(line)-1] != '\n' || !json.Valid(line) {
 		t.Error("not one line of JSON")
 	}
-	want := map[string]int{"turns": 2000, "nodes": 1001, "failed_requests": 4900, "retries": 900, "attempts": 28000}
+	want := map[string]int{"turns": 2000, "nodes": 1001, "failed_requests": 4900, "retries": 1100, "attempts": 28000}
 	for name, n := range want {
 		if trace.Omitted[name] != n {
 			t.Errorf("omitted %v, want %v", trace.Omitted, want)

@@ -1,0 +1,106 @@
+package relax
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+	"github.com/relax-rollout/relax-rollout/relax/internal/observe"
+	"github.com/relax-rollout/relax-rollout/relax/internal/schedule"
+)
+
+// A disk that does not write loses what the queue has no room for, and the warning says how many.
+func TestTraceQueueIsBounded(t *testing.T) {
+	t.Parallel()
+	nodes := make([]observe.TraceNode, 100)
+	var warnings []string
+	tr := newTracer(t.TempDir(), func(text string) { warnings = append(warnings, text) })
+	tr.room = 4 * len(nodes)
+	for i := range 6 {
+		if full := tr.full(); full != (i >= 4) {
+			t.Errorf("full after %d documents: %v", i, full)
+		}
+		tr.put([]*observe.Trace{{Nodes: nodes}})
+	}
+	tr.drain()
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "2 traces were not written") || tr.full() {
+		t.Errorf("warnings %q, full %v", warnings, tr.full())
+	}
+	if traces := readTraces(t, Config{TraceDir: tr.dir}, "rollout_none.jsonl"); len(traces) != 4 {
+		t.Errorf("%d traces, want 4", len(traces))
+	}
+}
+
+// A step with more traces than the queue takes at once loses none.
+func TestTraceQueueMakesRoom(t *testing.T) {
+	t.Parallel()
+	cfg := traced(t)
+	e := openEngine(t, cfg)
+	e.core.traces.room = 1
+	groups := make([]*group, 20)
+	sessions := func() []*session { return []*session{{trace: &observe.Trace{}}, {trace: &observe.Trace{}}} }
+	for i := range groups {
+		groups[i] = &group{sessions: sessions()}
+	}
+	e.core.traceDelivered(groups, 3, nil)
+	if traces := readTraces(t, cfg, "rollout_3.jsonl"); len(traces) != 2*len(groups) {
+		t.Errorf("%d traces, want %d", len(traces), 2*len(groups))
+	}
+	// Nobody else writes when an engine was closed.
+	closeEngine(t, e)
+	for i, g := range groups {
+		g.sessions, e.core.groups[schedule.GroupID(i)] = sessions(), g
+	}
+	e.core.traceRest()
+	if traces := readTraces(t, cfg, "rollout_none.jsonl"); len(traces) != 2*len(groups) {
+		t.Errorf("%d traces of a closed engine, want %d", len(traces), 2*len(groups))
+	}
+}
+
+// A line that an earlier run could not finish costs no trace of this one.
+func TestTracesBehindHalfALine(t *testing.T) {
+	t.Parallel()
+	var warnings []string
+	tr := newTracer(t.TempDir(), func(text string) { warnings = append(warnings, text) })
+	file := filepath.Join(tr.dir, traceFile(nil))
+	if err := os.WriteFile(file, []byte(`{"session_id":"a"}`+"\n"+`{"session_id":"b`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"c", "d"} {
+		tr.put([]*observe.Trace{{SessionID: id}})
+		tr.drain()
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil || len(warnings) > 0 {
+		t.Fatal(err, warnings)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(raw), "\n"), "\n")
+	if len(lines) != 4 || lines[1] != `{"session_id":"b` || !strings.HasPrefix(lines[2], `{"session_id":"c"`) || !strings.HasPrefix(lines[3], `{"session_id":"d"`) {
+		t.Errorf("lines %q", lines)
+	}
+}
+
+// An answer that is found lost while the trace is made is in its counts or not, but the counts agree.
+// (The race detector watches the rest.)
+func TestALateLostAnswer(t *testing.T) {
+	t.Parallel()
+	e, s := tracedSession(t, nil)
+	out, fault := s.Complete(t.Context(), askFor("u", canon.Retry{}))
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		s.Undelivered(out)
+	}()
+	s.conclude(observe.Process{}, false)
+	<-told
+	c := s.trace.Counts
+	if c.SampledTokens == 0 || c.SampledTokens != c.UndeliveredTokens+c.UnexportedTokens || (c.Undelivered == 1) != (c.UndeliveredTokens > 0) {
+		t.Errorf("counts = %+v", c)
+	}
+	closeEngine(t, e)
+}
