@@ -28,6 +28,22 @@ func spell(actions []Action) string {
 			name += fmt.Sprintf("%d:%s", a.Group, a.Reason)
 		case EndStep:
 			name += fmt.Sprintf(" debt=%d failed=%t", a.Debt, a.Failure != "")
+		case Quiet:
+		case Deliver:
+			name += fmt.Sprintf("%d", a.Group)
+			if a.Partition != 0 {
+				name += fmt.Sprintf("→%d", a.Partition)
+			}
+		case StartEval:
+			name += fmt.Sprintf("%d:%d.%d.%d×%d", a.Group, a.Dataset, a.Prompt, a.First, a.Sessions)
+		case EndDataset:
+			name += fmt.Sprintf("%d +%d -%d", a.Dataset, a.Delivered, a.Dropped)
+		case EndPartition:
+			name += fmt.Sprintf("%d groups=%d debt=%d", a.Partition, a.Groups, a.Debt)
+		case StartSession:
+			name += fmt.Sprintf("%d/%d try %d", a.Ref.Group, a.Ref.Seq, a.Try)
+		case KillSession:
+			name += fmt.Sprintf("%d/%d:%s", a.Ref.Group, a.Ref.Seq, a.Reason)
 		default:
 			name += fmt.Sprint(reflect.ValueOf(a).Field(0))
 		}

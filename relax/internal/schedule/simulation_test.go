@@ -1,212 +1,221 @@
 package schedule
 
 import (
+	"flag"
+	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
+	"strings"
 	"testing"
 	"time"
 )
 
-// world plays the engine: it carries out actions at random times, makes Sessions request,
-// finish and fail, and checks after every event the rules no order of events may break.
-type world struct {
-	t      *testing.T
-	seed   uint64
-	rng    *rand.Rand
-	cfg    Config
-	m      *Machine
-	now    time.Time
-	groups map[GroupID]*simGroup
-	// steps
-	ended, open                 int
-	started, delivered, dropped int
-	deliveredInStep             int
-	needTasks                   bool
-	noMoreTasks                 bool
-}
+var replaySeed = flag.Uint64("seed", 0, "play only this world of the simulation, with a trace of its events")
 
-type simGroup struct {
-	leased, scoring, over bool
-	requested             []bool
-	running               []bool
-}
-
+// TestSimulation plays worlds, each made from a seed: agents that crash, hang, leave early or
+// never call; aborts that are lost, late or foreign; workers that die; hooks that are slow or
+// answer twice; pauses at every point; all modes. After each event a world checks what no order
+// of events may break (sim_check_test.go). A world that fails is played again with a trace;
+//
+//	go test ./relax/internal/schedule -run Simulation -seed N
+//
+// replays it.
 func TestSimulation(t *testing.T) {
-	for seed := uint64(1); seed <= 400; seed++ {
-		rng := rand.New(rand.NewPCG(seed, 99))
-		w := &world{
-			t: t, seed: seed, rng: rng, now: t0, groups: map[GroupID]*simGroup{},
-			cfg: Config{
-				BatchSize: 1 + rng.IntN(4), GroupSize: 1 + rng.IntN(3), Capacity: 1 + rng.IntN(5),
-				MaxConsecutiveDropped: 1 + rng.IntN(6),
-				FirstRequestTimeout:   time.Duration(1+rng.IntN(50)) * time.Second,
-				AgentTimeout:          time.Duration(1+rng.IntN(200)) * time.Second,
-			},
+	if *replaySeed != 0 {
+		w := newWorld(*replaySeed)
+		w.tracing = true
+		if err := w.play(); err != nil {
+			t.Fatalf("seed %d: %v\n%s", *replaySeed, err, w.story())
 		}
-		w.m = New(w.cfg)
-		w.run(4)
-		if t.Failed() {
-			t.Fatalf("seed %d", seed)
+		t.Log(w.story())
+		return
+	}
+	var total tallyOfWorlds
+	for seed := uint64(1); seed <= simulatedWorlds; seed++ {
+		w := newWorld(seed)
+		if err := w.play(); err != nil {
+			again := newWorld(seed)
+			again.tracing = true
+			err = again.play()
+			t.Fatalf("seed %d: %v\n%s\nreplay: go test ./relax/internal/schedule -run Simulation -seed %d", seed, err, again.story(), seed)
+		}
+		total.add(w)
+	}
+	t.Logf("%d worlds: %+v", simulatedWorlds, total)
+	total.demand(t)
+}
+
+// tallyOfWorlds says what the worlds came to, so that a simulation that no longer reaches a
+// behaviour fails.
+type tallyOfWorlds struct {
+	Events, Steps, Evals, Groups, Delivered, Dropped, Carried        int
+	Pauses, Aborts, Foreign, Lost, Protected, Reruns, Filtered       int
+	Failures, Starved, Covered, Refused, Stale, Surplus, Prelaunched int
+}
+
+func (t *tallyOfWorlds) add(w *world) {
+	for i, p := range t.all() {
+		*p += *w.tally.all()[i]
+	}
+}
+
+func (t *tallyOfWorlds) all() []*int {
+	return []*int{
+		&t.Events, &t.Steps, &t.Evals, &t.Groups, &t.Delivered, &t.Dropped, &t.Carried,
+		&t.Pauses, &t.Aborts, &t.Foreign, &t.Lost, &t.Protected, &t.Reruns, &t.Filtered,
+		&t.Failures, &t.Starved, &t.Covered, &t.Refused, &t.Stale, &t.Surplus, &t.Prelaunched,
+	}
+}
+
+func (t *tallyOfWorlds) demand(tt *testing.T) {
+	for i, p := range t.all() {
+		if *p < 1+simulatedWorlds/600 {
+			tt.Errorf("counter %d of %+v: the simulation hardly reaches it", i, *t)
 		}
 	}
 }
 
-func (w *world) run(steps int) {
-	for rollout := range steps {
-		actions, err := w.m.Open(w.now, int64(rollout))
-		if err != nil {
-			w.t.Fatalf("seed %d: open: %v", w.seed, err)
-		}
-		w.open, w.deliveredInStep, w.noMoreTasks = 1, 0, false
-		w.apply(actions)
-		for i := 0; w.open == 1; i++ {
-			if i > 20000 {
-				w.t.Fatalf("seed %d: the step never ends: %+v", w.seed, w.m.Counts())
-			}
-			w.event()
-		}
-		if w.started != w.delivered+w.dropped {
-			w.t.Errorf("seed %d: %d groups started, %d delivered, %d dropped", w.seed, w.started, w.delivered, w.dropped)
-		}
-		if len(w.groups) != 0 {
-			w.t.Errorf("seed %d: %d groups are resident after the step", w.seed, len(w.groups))
-		}
+// stopped ends a world with the rule it broke.
+type stopped struct{ err error }
+
+func (w *world) fail(format string, args ...any) {
+	panic(stopped{fmt.Errorf(format, args...)})
+}
+
+func (w *world) trace(format string, args ...any) {
+	if w.tracing {
+		w.lines = append(w.lines, fmt.Sprintf("%6d %8.1fs  ", w.tally.Events, w.now.Sub(t0).Seconds())+fmt.Sprintf(format, args...))
 	}
 }
 
-func (w *world) event() {
-	w.now = w.now.Add(time.Duration(w.rng.IntN(5000)) * time.Millisecond)
-	switch w.rng.IntN(12) {
+func (w *world) story() string {
+	lines := w.lines
+	if len(lines) > 400 && *replaySeed == 0 {
+		lines = lines[len(lines)-400:]
+	}
+	return fmt.Sprintf("config %+v\nhostility %+v\n%s", w.cfg, w.hostile, strings.Join(lines, "\n"))
+}
+
+// hostility is how bad a world is, in chances of 1000.
+type hostility struct {
+	crash, hang, silent, early, launch int // of a Session
+	lost, foreign, death, leave        int // of requests
+	filter, badScore, twice, never     int // of hooks
+	pause, noTasks                     int
+	// legacy: requests are not reported, only first ones, as an engine with a gate of its own does.
+	legacy bool
+}
+
+func newWorld(seed uint64) *world {
+	rng := rand.New(rand.NewPCG(seed, 99))
+	w := &world{rng: rng, now: t0, groups: map[GroupID]*simGroup{}, requests: map[RequestID]*simRequest{}}
+	w.cfg = randomConfig(rng)
+	w.hostile = randomHostility(rng)
+	if w.cfg.FullyAsync { // only a pause lets a step leave debt
+		w.hostile.pause += 50
+	}
+	w.steps = 1 + rng.Int64N(4)
+	if w.cfg.FullyAsync || rng.IntN(6) > 0 {
+		w.cfg.NumRollout = w.steps
+	}
+	w.m = New(w.cfg)
+	w.full = w.cfg.withDefaults()
+	return w
+}
+
+func randomConfig(rng *rand.Rand) Config {
+	c := Config{
+		BatchSize: 1 + rng.IntN(4), GroupSize: 1 + rng.IntN(3), Capacity: 1 + rng.IntN(5),
+		MaxConsecutiveDropped: 2 + rng.IntN(6), AgentRetries: max(0, rng.IntN(5)-2),
+		FirstRequestTimeout: time.Duration(20+rng.IntN(200)) * time.Second,
+		AgentTimeout:        time.Duration(20+rng.IntN(400)) * time.Second,
+		Permits:             max(0, rng.IntN(6)-2), Prelaunch: rng.IntN(3) == 0, GroupRM: rng.IntN(2) == 0,
+		EvalCapacity: max(0, rng.IntN(4)-1),
+	}
+	if rng.IntN(2) == 0 {
+		c.OverSampling = c.BatchSize + rng.IntN(3)
+	}
+	switch rng.IntN(4) {
 	case 0:
-		w.apply(w.m.Tick(w.now))
+		c.PartialRollout, c.MaxAborted = true, rng.IntN(3)
 	case 1:
-		w.m.Pause(w.now)
-	case 2, 3:
-		w.m.Resume(w.now)
-	case 4:
-		if w.needTasks {
-			w.needTasks = false
-			if w.rng.IntN(10) == 0 {
-				w.noMoreTasks = true
-				w.apply(w.m.LastTasks(w.now, w.rng.IntN(2)))
+		c.PartialRollout, c.DynamicBatch, c.DataParallel = true, true, 1+rng.IntN(3)
+		c.OverSampling = c.BatchSize + 1 + rng.IntN(4)
+		c.Capacity = c.OverSampling
+	case 2:
+		c.FullyAsync, c.MaxStaleness = true, int64(rng.IntN(3))
+	}
+	return c
+}
+
+func randomHostility(rng *rand.Rand) hostility {
+	some := func(most int) int {
+		if rng.IntN(2) == 0 {
+			return 0
+		}
+		return rng.IntN(most + 1)
+	}
+	return hostility{
+		crash: some(60), hang: some(100), silent: some(100), early: some(60), launch: some(200),
+		lost: some(500), foreign: some(200), death: some(20), leave: some(50),
+		filter: some(200), badScore: some(100), twice: some(300), never: some(300),
+		pause: some(150), noTasks: some(100), legacy: rng.IntN(8) == 0,
+	}
+}
+
+// play runs a world through its rollouts, with an Eval in between now and then.
+func (w *world) play() (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			if s, ok := v.(stopped); ok {
+				err = s.err
 				return
 			}
-			w.apply(w.m.QueueTasks(w.now, 1+w.rng.IntN(3)))
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
 		}
-	default:
-		w.sessionEvent()
+	}()
+	for rollout := range w.steps {
+		w.between()
+		w.runStep(rollout)
+		w.between()
+		if w.rng.IntN(3) == 0 {
+			w.runEval(rollout)
+		}
 	}
+	if w.cfg.FullyAsync {
+		w.backfill()
+	}
+	w.finale()
+	return nil
 }
 
-func (w *world) sessionEvent() {
-	for id, g := range w.groups { // random order, bounded by one event
-		if g.scoring && !g.over {
-			w.score(id, g)
+// backfill is the extra rollout of a fully-async run; after a failure it is tried again.
+func (w *world) backfill() {
+	for range 50 {
+		w.runStep(w.cfg.NumRollout)
+		if w.m.debt() == 0 {
 			return
 		}
-		seq := w.rng.IntN(len(g.running))
-		if !g.running[seq] {
-			continue
-		}
-		r := SessionRef{id, seq}
-		switch {
-		case g.over:
-			g.running[seq] = false
-			w.apply(w.m.SessionFailed(w.now, r, "agent_exit", "killed"))
-		case !g.requested[seq]:
-			g.requested[seq] = true
-			w.apply(w.m.SessionRequested(w.now, r))
-		case w.rng.IntN(8) == 0:
-			g.running[seq] = false
-			w.apply(w.m.SessionFailed(w.now, r, "agent_exit", "exit 1"))
-		case g.leased:
-			g.running[seq] = false
-			w.apply(w.m.SessionExported(w.now, r))
-		}
+		w.fair = true
+	}
+	w.fail("the final backfill never pays its debt: %+v", w.m.Counts())
+}
+
+// finale checks that nothing is left of the run, unless it could go on.
+func (w *world) finale() {
+	if w.cfg.NumRollout == 0 {
 		return
 	}
-}
-
-func (w *world) score(id GroupID, g *simGroup) {
-	if w.rng.IntN(6) == 0 {
-		w.apply(w.m.GroupFailed(w.now, id, "reward", "no reward"))
-		return
+	for _, g := range w.list {
+		w.fail("group %d is left behind after the last step: over %t", g.id, g.over)
 	}
-	w.apply(w.m.GroupScored(w.now, id))
-}
-
-func (w *world) apply(actions []Action) {
-	for _, a := range actions {
-		switch a := a.(type) {
-		case StartGroup:
-			w.started++
-			w.groups[a.Group] = &simGroup{requested: make([]bool, w.cfg.GroupSize), running: make([]bool, w.cfg.GroupSize)}
-			for i := range w.cfg.GroupSize {
-				w.groups[a.Group].running[i] = true
-			}
-			if len(w.groups) > w.cfg.Capacity+w.countScored() {
-				w.t.Errorf("seed %d: %d groups resident, capacity %d", w.seed, len(w.groups), w.cfg.Capacity)
-			}
-		case Lease:
-			g := w.groups[a.Group]
-			for i, ok := range g.requested {
-				if !ok {
-					w.t.Errorf("seed %d: group %d leased before session %d asked", w.seed, a.Group, i)
-				}
-			}
-			if g.leased {
-				w.t.Errorf("seed %d: group %d leased twice", w.seed, a.Group)
-			}
-			g.leased = true
-		case Score:
-			w.groups[a.Group].scoring = true
-		case Deliver:
-			w.finish(a.Group)
-			w.delivered++
-			w.deliveredInStep++
-			if w.deliveredInStep > w.cfg.BatchSize {
-				w.t.Errorf("seed %d: %d groups delivered for a batch of %d", w.seed, w.deliveredInStep, w.cfg.BatchSize)
-			}
-		case Drop:
-			w.finish(a.Group)
-			w.dropped++
-		case Forget:
-			for i, running := range w.groups[a.Group].running {
-				if running {
-					w.t.Errorf("seed %d: group %d forgotten while session %d runs", w.seed, a.Group, i)
-				}
-			}
-			delete(w.groups, a.Group)
-		case NeedTasks:
-			if w.needTasks || w.noMoreTasks {
-				w.t.Errorf("seed %d: tasks asked for again", w.seed)
-			}
-			w.needTasks = true
-		case EndStep:
-			w.open = 0
-			w.ended++
-			w.needTasks = false
-			if a.Debt != w.cfg.BatchSize-w.deliveredInStep {
-				w.t.Errorf("seed %d: debt %d after %d of %d groups", w.seed, a.Debt, w.deliveredInStep, w.cfg.BatchSize)
-			}
-		}
+	if w.started != w.delivered+w.dropped {
+		w.fail("%d groups started, %d delivered, %d dropped", w.started, w.delivered, w.dropped)
 	}
-}
-
-// countScored is the number of Groups that only wait for credit: they hold no capacity.
-func (w *world) countScored() int {
-	n := 0
-	for _, g := range w.groups {
-		if g.scoring {
-			n++
-		}
+	if c := w.m.Counts(); c.Passed != 0 || c.Waiting != 0 || c.Held != 0 || c.Resident != 0 || c.Protected != 0 {
+		w.fail("left behind: %+v", c)
 	}
-	return n
-}
-
-func (w *world) finish(id GroupID) {
-	g := w.groups[id]
-	if g.over {
-		w.t.Errorf("seed %d: group %d has two fates", w.seed, id)
+	if w.cfg.FullyAsync && len(w.open) != 0 {
+		w.fail("%d partitions never ended", len(w.open))
 	}
-	g.over = true
 }
