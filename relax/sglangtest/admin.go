@@ -54,7 +54,7 @@ func (s *Server) models(ctx *fasthttp.RequestCtx) {
 func (s *Server) serverInfo(ctx *fasthttp.RequestCtx) {
 	answerJSON(ctx, 200, map[string]any{
 		"model_path": s.cfg.ModelPath, "served_model_name": s.cfg.ServedName, "context_length": s.cfg.ContextLen,
-		"max_req_input_len": s.cfg.ContextLen - 1, "max_total_num_tokens": maxCached, "max_running_requests": s.cfg.MaxRunning,
+		"max_req_input_len": s.cfg.ContextLen - 1, "max_total_num_tokens": s.cfg.KVTokens, "max_running_requests": s.cfg.MaxRunning,
 		"dp_size": 1, "tp_size": 1, "version": version, "weight_version": s.WeightVersion(),
 		"internal_states": []any{map[string]any{"last_gen_throughput": 0, "effective_max_running_requests_per_dp": s.cfg.MaxRunning}},
 	})
@@ -89,8 +89,8 @@ func (s *Server) loads(ctx *fasthttp.RequestCtx) {
 		"timestamp": time.Now().UTC().Format(time.RFC3339Nano), "version": version, "accelerator": "none", "num_accelerators": 0,
 		"loads": []any{map[string]any{
 			"dp_rank": 0, "num_running_reqs": l.running, "num_waiting_reqs": l.waiting, "num_waiting_uncached_tokens": l.uncached,
-			"num_used_tokens": l.used, "num_total_tokens": l.used + l.uncached, "max_total_num_tokens": maxCached,
-			"max_running_requests": s.cfg.MaxRunning, "token_usage": float64(l.used) / maxCached, "gen_throughput": 0.0, "cache_hit_rate": 0.0,
+			"num_used_tokens": l.used, "num_total_tokens": l.used + l.uncached, "max_total_num_tokens": s.cfg.KVTokens,
+			"max_running_requests": s.cfg.MaxRunning, "token_usage": min(1, float64(l.used)/float64(s.cfg.KVTokens)), "gen_throughput": 0.0, "cache_hit_rate": 0.0,
 		}},
 	})
 }
@@ -99,6 +99,28 @@ func (s *Server) load(ctx *fasthttp.RequestCtx) {
 	l := s.loadNow()
 	answerJSON(ctx, 200, []any{map[string]any{"dp_rank": 0, "num_reqs": l.running + l.waiting, "num_waiting_reqs": l.waiting,
 		"num_tokens": l.used + l.uncached, "num_pending_tokens": l.uncached, "ts_tic": float64(time.Now().UnixMicro()) / 1e6}})
+}
+
+// metrics answers the gauges a client reads for admission, in Prometheus' text format.
+func (s *Server) metrics(ctx *fasthttp.RequestCtx) {
+	if !s.cfg.Metrics {
+		answerJSON(ctx, 404, map[string]string{"detail": "Not Found"})
+		return
+	}
+	l := s.loadNow()
+	ctx.SetContentType("text/plain; version=0.0.4; charset=utf-8")
+	for _, g := range []struct {
+		name  string
+		value float64
+	}{
+		{"max_total_num_tokens", float64(s.cfg.KVTokens)},
+		{"num_used_tokens", float64(l.used)},
+		{"token_usage", min(1, float64(l.used)/float64(s.cfg.KVTokens))},
+		{"num_running_reqs", float64(l.running)},
+		{"num_queue_reqs", float64(l.waiting)},
+	} {
+		fmt.Fprintf(ctx, "# TYPE sglang:%s gauge\nsglang:%s{model_name=%q} %g\n", g.name, g.name, s.cfg.ServedName, g.value)
+	}
 }
 
 func (s *Server) openSession(ctx *fasthttp.RequestCtx) {
@@ -169,6 +191,7 @@ type worker struct {
 	ConnectionMode string `json:"connection_mode"`
 }
 
+// newWorker is the line of a healthy worker that does all by itself.
 func newWorker(url, id string) worker {
 	return worker{ID: id, URL: url, ModelID: "unknown", Priority: 50, WorkerType: "regular", IsHealthy: true, ConnectionMode: "http"}
 }
@@ -198,8 +221,11 @@ func workersAnswer(workers []worker) map[string]any {
 	if workers == nil {
 		workers = []worker{}
 	}
-	return map[string]any{"workers": workers, "total": len(workers),
-		"stats": map[string]int{"prefill_count": 0, "decode_count": 0, "regular_count": len(workers)}}
+	stats := map[string]int{"prefill_count": 0, "decode_count": 0, "regular_count": 0}
+	for _, w := range workers {
+		stats[w.WorkerType+"_count"]++
+	}
+	return map[string]any{"workers": workers, "total": len(workers), "stats": stats}
 }
 
 func (s *Server) listWorkers() []worker {

@@ -51,6 +51,15 @@ type Config struct {
 	// images are refused.
 	ImageTokens int
 	ImageToken  string
+	// KVTokens is the KV cache size that is reported. Default 4 Mi. Nothing is refused for it.
+	KVTokens int
+	// Metrics opens GET /metrics, as --enable-metrics does.
+	Metrics bool
+	// Drafts, if not 0, makes answers carry the counts of speculative decoding with so many draft
+	// tokens a step, of which as many are accepted as the reply is long.
+	Drafts int
+	// Experts makes the server answer return_routed_experts. Default: such requests are refused.
+	Experts Experts
 	// APIKey, if set, must come as a bearer token with everything but health checks.
 	APIKey string
 	// WorkerURLs are listed by /workers. Default: the server itself. NoWorkers takes the route
@@ -81,6 +90,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.ImageTokens, 1)
 	setDefault(&c.ImageToken, "<|image_pad|>")
 	setDefault(&c.Records, 256)
+	setDefault(&c.KVTokens, maxCached)
 	setDefault(&c.DisconnectCheck, 100*time.Millisecond)
 	if len(c.EOS) == 0 {
 		for _, spelling := range []string{"<|im_end|>", "<|endoftext|>"} {
@@ -117,6 +127,9 @@ func (c *Config) check() error {
 		{"FlushEvery", c.FlushEvery >= 1},
 		{"ImageTokens", c.ImageTokens >= 1},
 		{"DisconnectCheck", c.DisconnectCheck > 0},
+		{"KVTokens", c.KVTokens > 0},
+		{"Drafts", c.Drafts >= 0},
+		{"Experts", c.Experts == Experts{} || c.Experts.Layers > 0 && c.Experts.TopK > 0 && c.Experts.Count >= c.Experts.TopK},
 	} {
 		if !f.ok {
 			return fmt.Errorf("%s is out of range", f.name)

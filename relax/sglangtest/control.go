@@ -42,24 +42,59 @@ func (s *Server) abortRequest(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// abort signals every request in flight whose rid begins with prefix, or all.
+// abort signals every request in flight whose rid begins with prefix, or all, with the faults
+// that strike at aborts.
 func (s *Server) abort(prefix string, all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	hit := s.abortLocked(prefix, all)
+	hit := 0
+	for _, r := range s.matching(prefix, all) {
+		if s.strikeAbort(r) {
+			hit++
+		}
+	}
 	if len(s.aborts) < maxListed {
 		s.aborts = append(s.aborts, Abort{RID: prefix, All: all, Hit: hit, At: time.Now()})
 	}
 }
 
-func (s *Server) abortLocked(prefix string, all bool) (hit int) {
+// strikeAbort signals a run unless a fault loses the abort, in which case it is false, or
+// makes it late. The caller holds mu.
+func (s *Server) strikeAbort(r *run) bool {
+	f := r.fault
+	if f == nil {
+		r.signal(signalAbort)
+		return true
+	}
+	if r.lost < f.LoseAborts {
+		r.lost++
+		return false
+	}
+	if f.AbortLag <= 0 {
+		r.signal(signalAbort)
+		return true
+	}
+	if r.late == nil {
+		r.late = time.AfterFunc(f.AbortLag, func() { r.signal(signalAbort) })
+	}
+	return true
+}
+
+// matching are the requests in flight whose rid begins with prefix, or all. The caller holds mu.
+func (s *Server) matching(prefix string, all bool) (out []*run) {
 	for rid, r := range s.byRID {
 		if all || strings.HasPrefix(rid, prefix) {
-			r.signal(signalAbort)
-			hit++
+			out = append(out, r)
 		}
 	}
-	return hit
+	return out
+}
+
+// abortEverything signals all there is, as the server itself does. The caller holds mu.
+func (s *Server) abortEverything() {
+	for _, r := range s.byRID {
+		r.signal(signalAbort)
+	}
 }
 
 func (s *Server) pauseGeneration(ctx *fasthttp.RequestCtx) {
@@ -73,20 +108,29 @@ func (s *Server) pauseGeneration(ctx *fasthttp.RequestCtx) {
 	if body.Mode != nil {
 		mode = *body.Mode
 	}
+	left, end := s.whileThere(ctx)
+	defer end()
+	if err := s.pauseIn(left, mode); err != nil {
+		refuse(ctx, err, false)
+		return
+	}
+	answerJSON(ctx, 200, map[string]string{"message": "Generation paused successfully.", "status": "ok"})
+}
+
+// pauseIn pauses. ctx bounds the wait of mode abort.
+func (s *Server) pauseIn(ctx context.Context, mode pauseMode) error {
 	switch mode {
 	case pauseAbort:
 		s.stopAll()
-		if err := s.awaitIdle(ctx, 0); err != nil {
-			refuse(ctx, fmt.Errorf("pausing: %w", err), false)
-			return
+		if err := s.awaitIdle(ctx); err != nil {
+			return fmt.Errorf("pausing: %w", err)
 		}
 	case pauseRetract, pauseInPlace:
 		s.holdAll(mode)
 	default:
-		refuse(ctx, badBody("mode is %q, expected abort, retract or in_place", shorten(string(mode))), false)
-		return
+		return badBody("mode is %q, expected abort, retract or in_place", shorten(string(mode)))
 	}
-	answerJSON(ctx, 200, map[string]string{"message": "Generation paused successfully.", "status": "ok"})
+	return nil
 }
 
 // stopAll pauses and aborts everything in flight, also what an earlier pause held.
@@ -97,7 +141,7 @@ func (s *Server) stopAll() {
 	for _, r := range s.byRID {
 		r.bits.And(^(signalHold | signalRetract))
 	}
-	s.abortLocked("", true)
+	s.abortEverything()
 	s.change()
 }
 
@@ -152,18 +196,18 @@ var (
 	errClosing = errors.New("the server closes")
 )
 
-// awaitIdle waits until nothing is in flight, at most for limit if that is not 0. It gives up
-// when the client hangs up or the server closes.
-func (s *Server) awaitIdle(ctx *fasthttp.RequestCtx, limit time.Duration) error {
+// whileThere is a context that ends when the client hangs up or the server closes.
+func (s *Server) whileThere(ctx *fasthttp.RequestCtx) (left context.Context, end func()) {
 	left, cancel := context.WithCancelCause(s.http.ctx)
-	defer cancel(nil)
-	defer s.http.gone.add(ctx.Conn(), func() { cancel(errLeft) })()
-	wait := context.Context(left)
-	if limit > 0 {
-		limited, stop := context.WithTimeoutCause(left, limit, errBusy)
-		defer stop()
-		wait = limited
+	unwatch := s.http.gone.add(ctx.Conn(), func() { cancel(errLeft) })
+	return left, func() {
+		unwatch()
+		cancel(nil)
 	}
+}
+
+// awaitIdle waits until nothing is in flight. It gives up when ctx ends or the server closes.
+func (s *Server) awaitIdle(ctx context.Context) error {
 	for {
 		s.mu.Lock()
 		idle, changed, closed := len(s.byRID) == 0, s.changed, s.closed
@@ -176,8 +220,8 @@ func (s *Server) awaitIdle(ctx *fasthttp.RequestCtx, limit time.Duration) error 
 		}
 		select {
 		case <-changed:
-		case <-wait.Done():
-			return context.Cause(wait)
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
 }
@@ -193,7 +237,9 @@ func (s *Server) updateWeights(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	flush := body.FlushCache == nil || *body.FlushCache
-	held, err := s.awaitUpdate(ctx, body.AbortAll, flush)
+	left, end := s.whileThere(ctx)
+	defer end()
+	held, err := s.awaitUpdate(left, body.AbortAll, flush)
 	if err != nil {
 		answerJSON(ctx, 400, map[string]any{"success": false, "message": err.Error()})
 		return
@@ -210,7 +256,7 @@ func (s *Server) updateWeights(ctx *fasthttp.RequestCtx) {
 
 // awaitUpdate keeps new requests out and waits for those in flight, unless the server is
 // paused. After it endUpdate must be called if there was no error.
-func (s *Server) awaitUpdate(ctx *fasthttp.RequestCtx, abortAll, flush bool) (held int, err error) {
+func (s *Server) awaitUpdate(ctx context.Context, abortAll, flush bool) (held int, err error) {
 	s.mu.Lock()
 	if s.pause != notPaused {
 		defer s.mu.Unlock()
@@ -223,10 +269,10 @@ func (s *Server) awaitUpdate(ctx *fasthttp.RequestCtx, abortAll, flush bool) (he
 	}
 	s.updates++
 	if abortAll {
-		s.abortLocked("", true)
+		s.abortEverything()
 	}
 	s.mu.Unlock()
-	if err := s.awaitIdle(ctx, 0); err != nil {
+	if err := s.awaitIdle(ctx); err != nil {
 		s.endUpdate()
 		return 0, err
 	}
@@ -254,7 +300,7 @@ func (s *Server) updateWeightVersion(ctx *fasthttp.RequestCtx) {
 	}
 	if body.AbortAll == nil || *body.AbortAll {
 		s.mu.Lock()
-		s.abortLocked("", true)
+		s.abortEverything()
 		s.mu.Unlock()
 	}
 	s.SetWeightVersion(*body.NewVersion)
@@ -268,7 +314,11 @@ func (s *Server) flushCache(ctx *fasthttp.RequestCtx) {
 	idle := len(s.byRID) == 0
 	s.mu.Unlock()
 	if !idle && timeout > 0 {
-		idle = s.awaitIdle(ctx, milliseconds(timeout*1000)) == nil
+		left, end := s.whileThere(ctx)
+		defer end()
+		left, stop := context.WithTimeoutCause(left, milliseconds(timeout*1000), errBusy)
+		defer stop()
+		idle = s.awaitIdle(left) == nil
 	}
 	if !idle {
 		ctx.SetStatusCode(400)

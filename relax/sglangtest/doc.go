@@ -26,6 +26,13 @@
 // streaming; a new request blocks, and cannot be aborted, while the server is paused; an
 // unknown sampling parameter is a plain 500.
 //
+// # Hazards
+//
+// A [Fault] spoils single requests, also their aborts. [Server.Freeze] makes a server hang as a
+// stopped process does, [Server.Close] makes it die (another one may be started at its address),
+// [Server.AbortAll] and [Server.Pause] are a weight update that nobody announced, and a
+// [Router] can be told to distrust its workers, to call them prefill and decode, and to be old.
+//
 // # What is not
 //
 // Batches, n > 1, grammars, logit_bias, stop_regex, prompt logprobs, top logprobs, hidden

@@ -15,6 +15,10 @@ type Fault struct {
 	Delay time.Duration `json:"-"`
 	// HangForever never answers, not even to an abort, until the client goes or the server closes.
 	HangForever bool `json:"hang_forever,omitempty"`
+	// LoseAborts is how many aborts of the request do nothing, as those do that come before the
+	// request. The others act after AbortLag (JSON: abort_lag_ms).
+	LoseAborts int           `json:"lose_aborts,omitempty"`
+	AbortLag   time.Duration `json:"-"`
 	// Status, if not 0, is answered instead of a generation, with Header and Body.
 	Status int               `json:"status,omitempty"`
 	Header map[string]string `json:"header,omitempty"`
@@ -51,12 +55,14 @@ type faultFields Fault
 
 type faultJSON struct {
 	faultFields
-	DelayMS float64 `json:"delay_ms,omitempty"`
+	DelayMS    float64 `json:"delay_ms,omitempty"`
+	AbortLagMS float64 `json:"abort_lag_ms,omitempty"`
 }
 
 // MarshalJSON implements json.Marshaler.
 func (f Fault) MarshalJSON() ([]byte, error) {
-	return json.Marshal(faultJSON{faultFields(f), float64(f.Delay) / float64(time.Millisecond)})
+	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+	return json.Marshal(faultJSON{faultFields(f), ms(f.Delay), ms(f.AbortLag)})
 }
 
 // UnmarshalJSON implements json.Unmarshaler. Unknown fields are errors.
@@ -66,7 +72,7 @@ func (f *Fault) UnmarshalJSON(raw []byte) error {
 		return err
 	}
 	*f = Fault(j.faultFields)
-	f.Delay = milliseconds(j.DelayMS)
+	f.Delay, f.AbortLag = milliseconds(j.DelayMS), milliseconds(j.AbortLagMS)
 	return nil
 }
 

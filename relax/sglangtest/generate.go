@@ -131,13 +131,16 @@ func (s *Server) enter(r *run) error {
 		return errNoAnswer
 	}
 	s.live[r] = struct{}{}
+	if s.frozen != nil {
+		r.bits.Or(signalFreeze)
+	}
 	s.change()
 	return s.awaitGate(r)
 }
 
 // awaitGate waits until new requests may pass. The caller holds mu, which is free meanwhile.
 func (s *Server) awaitGate(r *run) error {
-	for s.pause != notPaused || s.updates > 0 {
+	for s.pause != notPaused || s.updates > 0 || s.frozen != nil {
 		changed := s.changed
 		s.mu.Unlock()
 		select {
@@ -177,6 +180,12 @@ func (s *Server) check(r *run) error {
 	}
 	if len(r.prompt) == 0 {
 		return badValue("the prompt cannot be empty")
+	}
+	if req.RoutedExperts && s.cfg.Experts == (Experts{}) {
+		return badValue("return_routed_experts is not supported by this model: Config.Experts is not set")
+	}
+	if req.ExpertsStart < 0 || req.ExpertsStart > len(r.prompt) {
+		return badValue("routed_experts_start_len %d is out of range [0, %d]", req.ExpertsStart, len(r.prompt))
 	}
 	return s.checkLength(r)
 }
@@ -271,7 +280,7 @@ func (s *Server) pickFault(req *GenerateRequest) *Fault {
 func (s *Server) setRunning(r *run) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.bits.Load()&signalHold != 0 {
+	if r.bits.Load()&(signalHold|signalFreeze) != 0 {
 		return false
 	}
 	r.running = true
@@ -295,6 +304,9 @@ func (s *Server) leave(r *run) {
 		}
 		if r.bits.Load()&signalGone != 0 && !r.finished {
 			s.gone++
+		}
+		if r.late != nil {
+			r.late.Stop()
 		}
 		s.change()
 	}

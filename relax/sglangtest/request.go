@@ -22,6 +22,8 @@ type GenerateRequest struct {
 	Stream              bool
 	Images              int // number of image_data items
 	SessionID           string
+	RoutedExperts       bool // return_routed_experts
+	ExpertsStart        int  // routed_experts_start_len
 	RoutedDPRank        *int
 	PathMethod          string // the HTTP method, POST or PUT
 	AuthorizationHeader string
@@ -70,6 +72,7 @@ type generateBody struct {
 	DataParallelRank  *int            `json:"data_parallel_rank"`
 	HiddenStates      json.RawMessage `json:"return_hidden_states"`
 	RoutedExperts     *bool           `json:"return_routed_experts"`
+	ExpertsStart      int             `json:"routed_experts_start_len"`
 	LogitProcessor    json.RawMessage `json:"custom_logit_processor"`
 	ReturnSamplingSet *bool           `json:"return_sampling_mask"`
 }
@@ -83,7 +86,8 @@ func parseGenerate(body []byte) (*GenerateRequest, error) {
 	if err := b.decode(body); err != nil {
 		return nil, badBody("the body does not parse: %s", firstLine(err.Error()))
 	}
-	req := &GenerateRequest{Stream: isTrue(b.Stream), ReturnText: isTrue(b.ReturnText), ReturnPromptIDs: isTrue(b.ReturnPromptIDs), RoutedDPRank: b.RoutedDPRank}
+	req := &GenerateRequest{Stream: isTrue(b.Stream), ReturnText: isTrue(b.ReturnText), ReturnPromptIDs: isTrue(b.ReturnPromptIDs), RoutedDPRank: b.RoutedDPRank,
+		RoutedExperts: isTrue(b.RoutedExperts), ExpertsStart: b.ExpertsStart}
 	if req.RoutedDPRank == nil {
 		req.RoutedDPRank = b.DataParallelRank
 	}
@@ -140,7 +144,6 @@ func (b *generateBody) unsupported() error {
 		{"session_params", given(b.SessionParams)},
 		{"lora_path", given(b.LoraPath)},
 		{"return_hidden_states", given(b.HiddenStates) && string(b.HiddenStates) != "false"},
-		{"return_routed_experts", isTrue(b.RoutedExperts)},
 		{"custom_logit_processor", given(b.LogitProcessor)},
 		{"return_sampling_mask", isTrue(b.ReturnSamplingSet)},
 	} {

@@ -33,6 +33,9 @@ func (r *run) appendAnswer(b []byte, now time.Time) []byte {
 	b = strconv.AppendFloat(b, now.Sub(r.arrived).Seconds(), 'g', -1, 64)
 	if !r.finished || !r.finish.inQueue {
 		b = r.appendCounts(b, now)
+		if r.req.RoutedExperts && r.finished {
+			b = r.appendExperts(b)
+		}
 	}
 	if r.req.ReturnLogprob {
 		b = r.appendLogprobs(b)
@@ -62,6 +65,16 @@ func (r *run) appendCounts(b []byte, now time.Time) []byte {
 		b = append(b, "null"...)
 	} else {
 		b = strconv.AppendInt(b, int64(*r.req.RoutedDPRank), 10)
+	}
+	if k := int64(r.server.cfg.Drafts); k > 0 {
+		said := int64(len(r.said))
+		steps := (said + k) / (k + 1)
+		b = append(b, `,"spec_verify_ct":`...)
+		b = strconv.AppendInt(b, steps, 10)
+		b = append(b, `,"spec_num_proposed_drafts":`...)
+		b = strconv.AppendInt(b, steps*k, 10)
+		b = append(b, `,"spec_num_correct_drafts":`...)
+		b = strconv.AppendInt(b, said-steps, 10)
 	}
 	b = append(b, `,"response_sent_to_client_ts":`...)
 	return strconv.AppendFloat(b, float64(now.UnixMicro())/1e6, 'f', 6, 64)

@@ -46,6 +46,7 @@ type Router struct {
 	mu      sync.Mutex
 	workers []worker
 	turn    int
+	old     bool
 	nextID  uint64
 }
 
@@ -107,6 +108,44 @@ func (r *Router) remove(which func(worker) bool) {
 	r.workers = slices.DeleteFunc(slices.Clone(r.workers), which)
 }
 
+// SetHealthy makes the list call a worker healthy or not. A worker that is not gets requests
+// only if no other is.
+func (r *Router) SetHealthy(url string, healthy bool) {
+	r.change(url, func(w *worker) { w.IsHealthy = healthy })
+}
+
+// SetType makes the list call a worker "regular", "prefill" or "decode". The stand-in lets
+// decode workers do all of a request.
+func (r *Router) SetType(url, kind string) {
+	r.change(url, func(w *worker) { w.WorkerType = kind })
+}
+
+func (r *Router) change(url string, do func(*worker)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	workers := slices.Clone(r.workers) // lists that were handed out stay as they are
+	for i := range workers {
+		if workers[i].URL == strings.TrimRight(url, "/") {
+			do(&workers[i])
+		}
+	}
+	r.workers = workers
+}
+
+// SetOld makes the router list its workers as sglang-router up to 0.2 and the router of slime
+// do: GET /list_workers instead of /workers.
+func (r *Router) SetOld(old bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.old = old
+}
+
+func (r *Router) isOld() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.old
+}
+
 func (r *Router) list() []worker {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,17 +156,25 @@ func (r *Router) list() []worker {
 func (r *Router) order() []worker {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := len(r.workers)
+	able := slices.DeleteFunc(slices.Clone(r.workers), func(w worker) bool { return w.WorkerType == "prefill" })
+	if slices.ContainsFunc(able, func(w worker) bool { return w.IsHealthy }) {
+		able = slices.DeleteFunc(able, func(w worker) bool { return !w.IsHealthy })
+	}
+	n := len(able)
 	if n == 0 {
 		return nil
 	}
 	first := r.turn % n
 	r.turn++
-	return append(slices.Clone(r.workers[first:]), r.workers[:first]...)
+	return append(slices.Clone(able[first:]), able[:first]...)
 }
 
 func (r *Router) route(ctx *fasthttp.RequestCtx) {
 	path := string(ctx.Path())
+	if r.isOld() && (path == "/list_workers" || strings.HasPrefix(path, "/workers")) {
+		r.oldList(ctx, path)
+		return
+	}
 	if id, ok := workerPath(path); ok {
 		oneWorker(ctx, id, r.list(), func() { r.remove(func(w worker) bool { return w.ID == id }) })
 		return
@@ -148,6 +195,18 @@ func (r *Router) route(ctx *fasthttp.RequestCtx) {
 	default:
 		ctx.SetStatusCode(404)
 	}
+}
+
+func (r *Router) oldList(ctx *fasthttp.RequestCtx, path string) {
+	if path != "/list_workers" || !ctx.IsGet() {
+		ctx.SetStatusCode(404)
+		return
+	}
+	urls := []string{}
+	for _, w := range r.list() {
+		urls = append(urls, w.URL)
+	}
+	answerJSON(ctx, 200, map[string][]string{"urls": urls})
 }
 
 func (r *Router) generate(ctx *fasthttp.RequestCtx) {

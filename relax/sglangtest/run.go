@@ -16,6 +16,7 @@ const (
 	signalRetract                    // with signalHold: it went back to the queue
 	signalGone                       // the client hung up
 	signalClosed                     // the server closes
+	signalFreeze                     // the server is frozen
 )
 
 // errNoAnswer ends a run whose client gets nothing: it has gone, or the server closes.
@@ -38,6 +39,8 @@ type run struct {
 	registered  bool
 	running     bool
 	retractions int
+	lost        int         // aborts a fault has eaten
+	late        *time.Timer // an abort on its way
 
 	cached   int
 	entry    *cacheEntry
@@ -115,7 +118,7 @@ func (r *run) queue() error {
 		if over, err := r.overInQueue(); over {
 			return err
 		}
-		if r.bits.Load()&signalHold != 0 {
+		if r.bits.Load()&(signalHold|signalFreeze) != 0 {
 			<-r.wake
 			continue
 		}
@@ -185,6 +188,9 @@ func (r *run) advance() error {
 		switch {
 		case bits&(signalGone|signalClosed) != 0:
 			return errNoAnswer
+		case bits&signalFreeze != 0:
+			<-r.wake
+			continue
 		case held && bits&(signalAbort|signalRetract) == signalAbort|signalRetract:
 			r.cutToFlushed()
 			r.end(finish{kind: finishAbort, text: "Abort in waiting queue", inQueue: true, retracted: true})
@@ -227,7 +233,7 @@ func (r *run) token() (err error, made bool) {
 	r.step.Lock()
 	defer r.step.Unlock()
 	bits := r.bits.Load()
-	if bits&signalHold != 0 {
+	if bits&(signalHold|signalFreeze) != 0 {
 		return nil, false
 	}
 	if st := r.server.state.Load(); st != r.state {

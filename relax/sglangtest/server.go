@@ -44,7 +44,8 @@ type Server struct {
 	byRID    map[string]*run   // the registered ones
 	changed  chan struct{}     // closed and renewed when byRID, a pause or an update changes
 	pause    pauseMode
-	updates  int // weight updates that keep new requests out
+	frozen   chan struct{} // closed by Thaw; nil: not frozen
+	updates  int           // weight updates that keep new requests out
 	closed   bool
 	fault    func(*GenerateRequest) *Fault
 	plan     *faultPlan
@@ -215,6 +216,19 @@ func (s *Server) SetFaults(rules []FaultRule) {
 // Requests returns the newest /generate requests, oldest first, at most Config.Records.
 func (s *Server) Requests() []Record { return s.records.all() }
 
+// AbortAll ends everything in flight as POST /abort_request with abort_all does: an abort
+// that the requests' owners did not ask for.
+func (s *Server) AbortAll() { s.abort("", true) }
+
+// Pause does what POST /pause_generation does in a mode: "abort", "retract" or "in_place". In
+// mode abort it returns when nothing is in flight.
+func (s *Server) Pause(mode string) error {
+	return s.pauseIn(s.http.ctx, pauseMode(mode))
+}
+
+// Continue ends a pause.
+func (s *Server) Continue() { s.resume() }
+
 // Aborts returns every /abort_request that named something, oldest first, at most 10,000.
 func (s *Server) Aborts() []Abort {
 	s.mu.Lock()
@@ -305,6 +319,7 @@ var routes = map[string]route{
 	"/v1/models":                       {get, (*Server).models},
 	"/v1/loads":                        {get, (*Server).loads},
 	"/get_load":                        {get, (*Server).load},
+	"/metrics":                         {get, (*Server).metrics},
 	"/flush_cache":                     {getPost, (*Server).flushCache},
 	"/open_session":                    {getPost, (*Server).openSession},
 	"/close_session":                   {getPost, (*Server).closeSession},
@@ -322,6 +337,10 @@ var routes = map[string]route{
 }
 
 func (s *Server) route(ctx *fasthttp.RequestCtx) {
+	if !s.awaitThaw() {
+		ctx.SetConnectionClose()
+		return
+	}
 	path := string(ctx.Path())
 	if !s.authorized(ctx, path) {
 		answerJSON(ctx, 401, map[string]string{"error": "Unauthorized"})

@@ -27,12 +27,15 @@ type Config struct {
 	URL string
 	// APIKey is sent as a bearer token if set (option sglang_api_key).
 	APIKey string
-	// Concurrency bounds generate calls in flight; more of them wait. Default 512.
+	// Concurrency bounds generate calls in flight for each worker (option
+	// sglang_server_concurrency); calls beyond it times the workers wait in their order. Default 512.
 	Concurrency int
-	// Goroutines owns what runs in the background: aborts and refreshes of the worker list.
+	// Goroutines owns what runs in the background: aborts, close_session calls, the watch over
+	// silent workers and refreshes of the worker list.
 	Goroutines *safego.Group
 	// SendSessionID puts Call.Session into the body as session_id, for servers with the
-	// session-aware radix cache, and makes CloseSession worth calling.
+	// session-aware radix cache (option agentic_session_lifecycle). Every Session is then to
+	// be ended by CloseSession; until then its workers are remembered.
 	SendSessionID bool
 
 	// MaxAttempts bounds how often one call is sent. Default 12, at most 100.
@@ -40,13 +43,21 @@ type Config struct {
 	// Backoff is the wait before the second attempt; it doubles up to BackoffMax.
 	// Defaults 250 ms and 10 s: with 12 attempts a backend may be away for about a minute.
 	Backoff, BackoffMax time.Duration
-	// AbortEvery is the pause between two abort calls for one request. Default 1 s.
+	// AbortEvery is the pause after the first abort call for one request; it grows to three
+	// times that. Default 1 s.
 	AbortEvery time.Duration
 	// AbortGrace is how long an aborted request may take to answer before its connection is
 	// closed and its partial tokens are given up. Default 30 s.
 	AbortGrace time.Duration
 	// RefreshEvery is the age at which the worker list is read again while in use. Default 3 s.
 	RefreshEvery time.Duration
+	// WatchEvery is how often a worker with requests is asked whether it is there (default 5 s),
+	// StallAfter how long it may answer nothing at all before its requests end with
+	// [ErrStalled] (default 2 min, negative: never). How long a request takes is no matter.
+	WatchEvery, StallAfter time.Duration
+	// MaxReplyBytes bounds a reply; a longer one is a [*ReplyError]. Default 1 GiB: a million
+	// tokens with log probabilities are about 60 MB, routed experts come on top.
+	MaxReplyBytes int
 	// DialTimeout bounds a connect (default 5 s), ControlTimeout every call but generate
 	// (default 2 s), ProbeTimeout the whole of Probe (default 10 s).
 	DialTimeout, ControlTimeout, ProbeTimeout time.Duration
@@ -70,6 +81,11 @@ func (c *Config) setDefaults() {
 	setDefault(&c.AbortEvery, time.Second)
 	setDefault(&c.AbortGrace, 30*time.Second)
 	setDefault(&c.RefreshEvery, 3*time.Second)
+	setDefault(&c.WatchEvery, 5*time.Second)
+	if c.StallAfter == 0 {
+		c.StallAfter = 2 * time.Minute
+	}
+	setDefault(&c.MaxReplyBytes, 1<<30)
 	setDefault(&c.DialTimeout, 5*time.Second)
 	setDefault(&c.ControlTimeout, 2*time.Second)
 	setDefault(&c.ProbeTimeout, 10*time.Second)
@@ -88,25 +104,30 @@ func setDefault[T int | time.Duration](field *T, value T) {
 	}
 }
 
-// maxControl bounds abort, probe and other small calls at one time, so that a pause with a
-// thousand requests in flight does not open a thousand more connections.
-const maxControl = 32
-
 // A Client talks to one backend. All methods are safe for concurrent use.
 type Client struct {
-	cfg     Config
-	root    *worker // the URL itself
-	slots   chan struct{}
-	control chan struct{}
+	cfg   Config
+	root  *worker // the URL itself
+	slots slots
 
 	ctx    context.Context // ends at Close
 	cancel context.CancelFunc
 
-	mu     sync.Mutex
-	closed bool
-	calls  map[string]*flight // by base rid
-	fleet  fleet
-	sweep  *time.Timer // drops idle connections
+	mu       sync.Mutex
+	closed   bool
+	calls    map[string]*flight // by base rid
+	fleet    fleet
+	sweep    *time.Timer // drops idle connections
+	watching bool        // the watch over workers runs
+
+	aborting  map[*flight]*abortion
+	repeating bool                 // repeatAborts runs
+	doomed    map[string]time.Time // aborted before they came
+
+	sessions                        map[string][]*worker // who served them, with SendSessionID
+	closesOpen                      int
+	closesDone                      chan struct{} // closed when closesOpen comes to 0
+	sessionsClosed, sessionFailures int64
 
 	background sync.WaitGroup
 }
@@ -123,14 +144,16 @@ func New(cfg Config) (*Client, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Client{
-		cfg:     cfg,
-		root:    root,
-		slots:   make(chan struct{}, cfg.Concurrency),
-		control: make(chan struct{}, maxControl),
-		ctx:     ctx,
-		cancel:  cancel,
-		calls:   map[string]*flight{},
+		cfg:      cfg,
+		root:     root,
+		ctx:      ctx,
+		cancel:   cancel,
+		calls:    map[string]*flight{},
+		aborting: map[*flight]*abortion{},
+		doomed:   map[string]time.Time{},
+		sessions: map[string][]*worker{},
 	}
+	c.slots.limit = cfg.Concurrency
 	c.fleet.known = map[string]*worker{}
 	c.fleet.active = []*worker{root}
 	return c, nil
@@ -146,6 +169,7 @@ func (c *Client) InFlight() int {
 
 // Close ends every call with [ErrClosed], closes all connections and joins the goroutines.
 // It is idempotent. Requests still at the backend are noticed there by their closed connections.
+// CloseSession calls under way get up to ControlTimeout to end.
 func (c *Client) Close() {
 	c.mu.Lock()
 	if c.closed {
@@ -162,6 +186,7 @@ func (c *Client) Close() {
 	workers := c.fleet.all(c.root)
 	c.mu.Unlock()
 
+	c.drainCloses()
 	c.cancel()
 	for _, w := range workers {
 		w.pool.close()
@@ -172,12 +197,16 @@ func (c *Client) Close() {
 // spawn runs fn in an owned goroutine unless the client is closed.
 func (c *Client) spawn(name string, fn func()) bool {
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.spawnLocked(name, fn)
+}
+
+// spawnLocked is spawn for a caller that holds mu.
+func (c *Client) spawnLocked(name string, fn func()) bool {
 	if c.closed {
-		c.mu.Unlock()
 		return false
 	}
 	c.background.Add(1)
-	c.mu.Unlock()
 	c.cfg.Goroutines.Go(name, func() {
 		defer c.background.Done()
 		fn()

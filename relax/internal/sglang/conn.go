@@ -16,9 +16,6 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// maxReply bounds a response body in bytes: 1 M tokens with logprobs are about 60 MB.
-const maxReply = 1 << 30
-
 // headerBuffer must hold a whole response header; with it a parked request costs
 // about 12 KB of buffers.
 const headerBuffer = 8 << 10
@@ -78,6 +75,7 @@ type pool struct {
 	at          endpoint
 	dialTimeout time.Duration
 	idleTimeout time.Duration
+	maxReply    int
 
 	mu     sync.Mutex
 	idle   []*conn
@@ -183,7 +181,7 @@ func (p *pool) exchange(ctx context.Context, req *fasthttp.Request, resp *fastht
 		return false, causeOr(ctx, err)
 	}
 	stop := context.AfterFunc(ctx, func() { c.Close() })
-	sent, err = c.roundTrip(req, resp)
+	sent, err = c.roundTrip(req, resp, p.maxReply)
 	untouched := stop()
 	if err != nil {
 		c.Close()
@@ -197,7 +195,7 @@ func (p *pool) exchange(ctx context.Context, req *fasthttp.Request, resp *fastht
 	return true, nil
 }
 
-func (c *conn) roundTrip(req *fasthttp.Request, resp *fasthttp.Response) (sent bool, err error) {
+func (c *conn) roundTrip(req *fasthttp.Request, resp *fasthttp.Response, maxReply int) (sent bool, err error) {
 	if err := req.Write(c.bw); err != nil {
 		return false, err
 	}
@@ -245,15 +243,19 @@ func (c *Client) controlCall(ctx context.Context, w *worker, method, path string
 	return c.smallCall(ctx, w, method, path, body)
 }
 
+// maxControl bounds the small calls at one worker at one time.
+const maxControl = 16
+
 // smallCall makes one call with a JSON or empty body. The number of such calls at one time is
-// bounded; they end when the client closes.
+// bounded for each worker, so that one that hangs holds up nobody else's; they end when the
+// client closes.
 func (c *Client) smallCall(ctx context.Context, w *worker, method, path string, body []byte) (status int, reply []byte, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.ctx, func() { cancel(ErrClosed) })()
 	select {
-	case c.control <- struct{}{}:
-		defer func() { <-c.control }()
+	case w.control <- struct{}{}:
+		defer func() { <-w.control }()
 	case <-ctx.Done():
 		return 0, nil, context.Cause(ctx)
 	}

@@ -49,6 +49,8 @@ type StatusError struct {
 	Status int
 	// Message is the server's text, shortened.
 	Message string
+	// Code is a router's own reason, such as "no_available_workers", or "".
+	Code string
 }
 
 func (e *StatusError) Error() string {
@@ -79,7 +81,7 @@ type TransportError struct {
 func (e *TransportError) Error() string {
 	when := "before the request was sent"
 	if e.Sent {
-		when = "after the request was sent"
+		when = "after the request was sent, so that it may have been accepted"
 	}
 	return fmt.Sprintf("request %s: connection to %s failed %s: %v", e.RID, e.Worker, when, e.Err)
 }

@@ -14,31 +14,65 @@ import (
 // routingHeader is what routers place a request by.
 const routingHeader = "X-SMG-Routing-Key"
 
+// routerCodeHeader has a router's own reason of a failure; codeNoUpstream is the one for a
+// worker that took no connection, which routers answer as 500.
+const (
+	routerCodeHeader = "X-SMG-Error-Code"
+	codeNoUpstream   = "call_upstream_connection_failed"
+)
+
 // errGivenUp ends a connection whose aborted request did not answer, or cannot be aborted.
 var errGivenUp = errors.New("sglang: aborted by closing the connection")
 
 // A flight is one Generate call as [Client.Abort] sees it.
 type flight struct {
-	cancel  context.CancelCauseFunc
-	aborted chan struct{} // closed by the first Abort
-	done    chan struct{} // closed when Generate returned
+	cancel   context.CancelCauseFunc
+	aborted  chan struct{}   // closed by the first Abort
+	watchers []chan<- string // told the rid when Generate returns; the client's mutex guards it
 
 	mu     sync.Mutex
 	worker *worker // has the request now, nil between attempts
 	router bool
 	rid    string
+	since  time.Time // when the attempt began
+	over   bool      // Generate returned
 }
 
 // begin says where the request is about to be. It is false if the call was aborted, and then
 // nothing may be sent.
-func (f *flight) begin(w *worker, router bool, rid string) bool {
+func (f *flight) begin(w *worker, router bool, rid string, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.isAborted() {
 		return false
 	}
-	f.worker, f.router, f.rid = w, router, rid
+	f.worker, f.router, f.rid, f.since = w, router, rid, now
 	return true
+}
+
+// where says which worker has the request, nil between attempts.
+func (f *flight) where() (w *worker, router bool, rid string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.worker, f.router, f.rid
+}
+
+// markAborted is true the first time.
+func (f *flight) markAborted() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.isAborted() {
+		return false
+	}
+	close(f.aborted)
+	return true
+}
+
+// isDone says that no abort is needed any more.
+func (f *flight) isDone() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.over || f.worker == nil
 }
 
 func (f *flight) end() {
@@ -57,7 +91,9 @@ func (f *flight) isAborted() bool {
 }
 
 // Generate samples one continuation and returns it, also when it was cut short by
-// [Client.Abort]: then Finish.Type is "abort" and the tokens are those the server had.
+// [Client.Abort]: then Finish.Type is "abort" and the tokens are those the server had. An
+// abort that nobody asked for here, as a weight update makes, is the same with
+// Result.Foreign set: the caller goes on from the tokens there are.
 //
 // An attempt that the backend did not accept (no connection, request not completely sent,
 // 429, 503) is repeated with a new rid and a growing pause; so is one that a proxy answered
@@ -69,27 +105,29 @@ func (f *flight) isAborted() bool {
 // [*ContextLengthError] and a [*ReplyError] are never repeated.
 //
 // When ctx ends Generate closes the connection, tells the worker to abort, and returns an
-// error that wraps ctx's cause. There is no read time limit: a paused server is silent for long.
+// error that wraps ctx's cause. There is no read time limit: a paused server is silent for
+// long. A worker that answers nothing at all, not even a question for its load, ends its calls
+// with a [*TransportError] that wraps [ErrStalled].
 func (c *Client) Generate(ctx context.Context, call Call) (Result, error) {
 	if err := call.validate(); err != nil {
 		return Result{}, fmt.Errorf("request %s: %w", call.RID, err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	f := &flight{cancel: cancel, aborted: make(chan struct{}), done: make(chan struct{})}
+	f := &flight{cancel: cancel, aborted: make(chan struct{})}
 	if err := c.register(call.RID, f); err != nil {
 		return Result{}, err
 	}
 	defer c.unregister(call.RID, f)
 
-	select {
-	case c.slots <- struct{}{}:
-		defer func() { <-c.slots }()
-	case <-f.aborted:
-		return abortedResult("not sent"), nil
-	case <-ctx.Done():
-		return Result{}, fmt.Errorf("request %s: %w", call.RID, context.Cause(ctx))
+	granted, err := c.slots.acquire(ctx, f.aborted)
+	if err != nil {
+		return Result{}, fmt.Errorf("request %s: %w", call.RID, err)
 	}
+	if !granted {
+		return unsentResult(), nil
+	}
+	defer c.slots.release()
 	b := newBody(&call, c.cfg.SendSessionID)
 	defer b.release()
 	result, err := c.attempts(ctx, f, &call, b)
@@ -97,6 +135,12 @@ func (c *Client) Generate(ctx context.Context, call Call) (Result, error) {
 		return abortedResult("connection closed"), nil
 	}
 	return result, err
+}
+
+func unsentResult() Result {
+	r := abortedResult("not sent")
+	r.Unsent = true
+	return r
 }
 
 // abortedResult is the answer of an aborted call that has no answer from the backend.
@@ -113,15 +157,27 @@ func (c *Client) register(rid string, f *flight) error {
 	if c.calls[rid] != nil {
 		return fmt.Errorf("request %s: rid is in flight already", rid)
 	}
+	if _, ok := c.doomed[rid]; ok {
+		delete(c.doomed, rid)
+		f.markAborted()
+	}
 	c.calls[rid] = f
+	c.keepWatch()
 	return nil
 }
 
 func (c *Client) unregister(rid string, f *flight) {
+	f.mu.Lock()
+	f.over = true
+	f.mu.Unlock()
 	c.mu.Lock()
 	delete(c.calls, rid)
+	delete(c.aborting, f)
+	watchers := f.watchers // no more come: it cannot be found any longer
 	c.mu.Unlock()
-	close(f.done)
+	for _, in := range watchers {
+		in <- rid // there is room for each of them
+	}
 }
 
 // attempts sends the call until it has an answer or must not be sent again.
@@ -131,15 +187,22 @@ func (c *Client) attempts(ctx context.Context, f *flight, call *Call, b *body) (
 	internal := 0 // 500s seen
 	for n := 0; ; n++ {
 		c.maybeRefresh()
-		w, router := c.place(call.key(), avoid)
+		w, router := c.place(call, avoid)
+		if call.Placed != nil {
+			call.Placed(w.url)
+		}
 		rid := string(appendAttemptRID(nil, call.RID, n))
 		result, err := c.attempt(ctx, f, call, b, w, router, rid)
-		c.unplace(w)
+		c.unplace(ctx, w, err)
 		if err == nil {
 			result.Attempts = n + 1
+			result.Foreign = result.Finish.Type == FinishAbort && !f.isAborted()
 			return result, nil
 		}
 		if cause := context.Cause(ctx); cause != nil {
+			if errors.Is(cause, ErrStalled) {
+				return Result{}, err // it names the worker
+			}
 			return Result{}, fmt.Errorf("request %s: %w", call.RID, cause)
 		}
 		next := c.judge(ctx, w, router, rid, err)
@@ -165,8 +228,8 @@ func (c *Client) attempts(ctx context.Context, f *flight, call *Call, b *body) (
 
 // attempt sends the call once.
 func (c *Client) attempt(ctx context.Context, f *flight, call *Call, b *body, w *worker, router bool, rid string) (Result, error) {
-	if !f.begin(w, router, rid) {
-		return abortedResult("not sent"), nil
+	if !f.begin(w, router, rid, c.cfg.Now()) {
+		return unsentResult(), nil
 	}
 	defer f.end()
 	req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
@@ -180,16 +243,34 @@ func (c *Client) attempt(ctx context.Context, f *flight, call *Call, b *body, w 
 
 	sent, err := w.pool.exchange(ctx, req, resp)
 	if err != nil {
-		if sent && context.Cause(ctx) != nil && !router {
-			c.spawn("sglang-abort", func() { _ = c.postAbort(c.ctx, w, rid) })
+		c.cancelled(ctx, w, router, rid, sent)
+		if errors.Is(err, fasthttp.ErrBodyTooLarge) {
+			return Result{}, &ReplyError{RID: rid, Worker: w.url, Problem: fmt.Sprintf("the body is longer than %d bytes", c.cfg.MaxReplyBytes)}
 		}
 		return Result{}, &TransportError{RID: rid, Worker: w.url, Sent: sent, Err: err}
 	}
 	c.keepSwept()
 	if status := resp.StatusCode(); status != fasthttp.StatusOK {
-		return Result{}, statusFailure(rid, w.url, status, errorMessage(resp.Body()))
+		err := statusFailure(rid, w.url, status, errorMessage(resp.Body()))
+		var failure *StatusError
+		if errors.As(err, &failure) {
+			failure.Code = string(resp.Header.Peek(routerCodeHeader))
+		}
+		return Result{}, err
 	}
-	return readReply(resp.Body(), rid, w.url, call.promptLen())
+	return readReply(resp.Body(), rid, w.url, call)
+}
+
+// cancelled tells the worker, once, that a request whose context ended is not wanted any more.
+// A stalled one would not hear it; the closed connection waits for it.
+func (c *Client) cancelled(ctx context.Context, w *worker, router bool, rid string, sent bool) {
+	cause := context.Cause(ctx)
+	if !sent || router || cause == nil || errors.Is(cause, ErrStalled) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.errand(w, errand{kind: abortErrand, id: rid})
 }
 
 // A verdict says what follows a failed attempt.
@@ -216,11 +297,17 @@ func (c *Client) judge(ctx context.Context, w *worker, router bool, rid string, 
 	case 429, 503:
 		return retry
 	case 502, 504:
-		if !router {
-			_ = c.postAbort(ctx, w, rid) // a proxy gave up; what is behind it may still run
+		if router {
+			return retry // it ended the upstream request
 		}
-		return retry
+		if settled, dead := c.settle(ctx, w, rid); settled || dead {
+			return retry
+		}
+		return giveUp // a proxy left it; what is behind may still run
 	case 500:
+		if status.Code == codeNoUpstream {
+			return retry
+		}
 		return retryOnce
 	}
 	return giveUp

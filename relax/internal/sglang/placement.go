@@ -1,6 +1,7 @@
 package sglang
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -16,10 +17,18 @@ type worker struct {
 	// aborted by id, only by closing their connection.
 	router bool
 
+	control    chan struct{} // holds a token for each small call under way
+	loadSource atomic.Int32  // the first of loadSources that answered
+
 	// The client's mutex guards these.
 	load      int       // generate attempts in flight here
-	down      bool      // refused a connection and has not answered a probe since
+	down      bool      // refused a connection or fell silent, and has not answered a probe since
+	ailing    bool      // the router does not trust it
 	nextProbe time.Time // not asked again before
+	heard     time.Time // last answer while it had requests
+	quiet     int       // questions in a row it did not answer
+	errands   errandQueue
+	stats     WorkerStats // only the counts and the last error
 }
 
 func newWorker(rawURL string, cfg *Config) (*worker, error) {
@@ -27,36 +36,71 @@ func newWorker(rawURL string, cfg *Config) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &worker{at: at, url: at.base, hash: xxhash.Sum64String(at.base)}
-	w.pool = pool{at: at, dialTimeout: cfg.DialTimeout, idleTimeout: cfg.IdleTimeout}
+	w := &worker{at: at, url: at.base, hash: xxhash.Sum64String(at.base), control: make(chan struct{}, maxControl)}
+	w.pool = pool{at: at, dialTimeout: cfg.DialTimeout, idleTimeout: cfg.IdleTimeout, maxReply: cfg.MaxReplyBytes}
 	return w, nil
 }
 
-// pick chooses the worker for key among candidates and nil if there is none: the highest
-// rendezvous score among those whose load stays within 5/4 of the mean. A key keeps its
-// worker, and with it its prefix cache, while others come and go.
-func pick(candidates []*worker, key string) *worker {
-	total := 1
-	for _, w := range candidates {
-		total += w.load
+// A class says how willingly a worker is given a request.
+type class int
+
+const (
+	lastResort class = iota // down, or it just failed this very request
+	suspect                 // up, but the router found it unhealthy
+	fit
+)
+
+func (w *worker) class(avoid *worker) class {
+	switch {
+	case w.down || w == avoid:
+		return lastResort
+	case w.ailing:
+		return suspect
 	}
-	n := len(candidates)
+	return fit
+}
+
+// pick chooses the worker for key among candidates and nil if there is none: of the best class
+// there is, the highest rendezvous score among those whose load stays within 5/4 of the mean.
+// A key keeps its worker, and with it its prefix cache, while others come and go. avoid is
+// the worker that just failed.
+func pick(candidates []*worker, key string, avoid *worker) *worker {
+	best := lastResort
+	for _, w := range candidates {
+		best = max(best, w.class(avoid))
+	}
+	total, n := 1, 0
+	for _, w := range candidates {
+		if w.class(avoid) == best {
+			total += w.load
+			n++
+		}
+	}
 	if n == 0 {
 		return nil
 	}
 	limit := (5*total + 4*n - 1) / (4 * n)
 	keyHash := xxhash.Sum64String(key)
-	var best *worker
-	var bestScore uint64
+	var chosen *worker
+	var highest uint64
 	for _, w := range candidates {
-		if w.load >= limit {
+		if w.load >= limit || w.class(avoid) != best {
 			continue
 		}
-		if score := mix(keyHash ^ w.hash); best == nil || score > bestScore {
-			best, bestScore = w, score
+		if score := mix(keyHash ^ w.hash); chosen == nil || score > highest {
+			chosen, highest = w, score
 		}
 	}
-	return best
+	return chosen
+}
+
+// WorkerFor is the URL that a call of the Session would be sent to now. It charges nothing, so the
+// call may yet go elsewhere; see [Call].Placed.
+func (c *Client) WorkerFor(session string) string {
+	c.maybeRefresh()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return pick(c.fleet.active, session, nil).url
 }
 
 // mix spreads the bits of x (the finaliser of splitmix64), so that scores of different

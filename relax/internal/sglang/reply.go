@@ -28,19 +28,57 @@ const (
 )
 
 // A Result is what one generation produced. IDs and Logprobs belong to the caller and have
-// the same length; a stop token is included.
+// the same length, which is never above MaxNewTokens; a stop token is included.
 type Result struct {
 	IDs      []int32
 	Logprobs []float32
 	Finish   Finish
+	// Foreign is true for an abort that was not asked for through this client, as a weight
+	// update makes: the generation is to be continued, after a pause if it brought no token.
+	Foreign bool
+	// Unsent is true for a call that was aborted before it was sent to a server.
+	Unsent bool
 	// WeightVersion is the version the server had when it answered, "" if it reports none.
 	WeightVersion string
 	// PromptTokens and CachedTokens are the server's counts, 0 if it reports none.
 	PromptTokens, CachedTokens int
+	// Spec are the counts of speculative decoding.
+	Spec Spec
+	// RoutedExperts is the server's base64 text as it came, if Call.RoutedExperts asked for it:
+	// int32 of positions [start, prompt+output-1) × layers × top k. Nil if there is none, as for a
+	// request that was aborted in the queue.
+	RoutedExperts []byte
 	// RID is the id of the attempt that answered, Worker the URL that did, Attempts how many
 	// were sent.
 	RID, Worker string
 	Attempts    int
+}
+
+// A Count is a number a server gave, or did not: zero is data, absent is missing.
+type Count struct {
+	N     int
+	Known bool
+}
+
+// Plus adds counts; the sum is known if one of them is.
+func (c Count) Plus(other Count) Count { return Count{c.N + other.N, c.Known || other.Known} }
+
+// Spec are the counts of speculative decoding: draft tokens that were accepted and proposed,
+// and verification steps.
+type Spec struct {
+	Accepted, Proposed, Verified Count
+}
+
+// Plus adds the counts of another attempt.
+func (s Spec) Plus(other Spec) Spec {
+	return Spec{s.Accepted.Plus(other.Accepted), s.Proposed.Plus(other.Proposed), s.Verified.Plus(other.Verified)}
+}
+
+// specNames are the pairs of names servers of different ages have, the newest first.
+var specNames = [...][2]string{
+	{"spec_num_correct_drafts", "spec_num_proposed_drafts"},
+	{"spec_accepted_drafts", "spec_proposed_drafts"},
+	{"spec_accept_token_num", "spec_draft_token_num"},
 }
 
 // A reply is the parsed body of one answer before it is judged.
@@ -55,6 +93,9 @@ type reply struct {
 	prompt        int // these are -1 when absent
 	cached        int
 	completion    int
+	spec          [len(specNames)][2]Count
+	verified      Count
+	experts       []byte // into the body
 }
 
 // finishReason is meta_info.finish_reason.
@@ -144,10 +185,49 @@ func (r *reply) parseMeta(s *scanner, key []byte) (err error) {
 		r.cached, err = s.count()
 	case "completion_tokens":
 		r.completion, err = s.count()
+	case "routed_experts":
+		return in("routed_experts", r.parseExperts(s))
 	default:
-		_, err = s.raw()
+		return r.parseSpec(s, key)
 	}
 	return err
+}
+
+// parseSpec takes the counts of speculative decoding and passes over the rest.
+func (r *reply) parseSpec(s *scanner, key []byte) error {
+	if !bytes.HasPrefix(key, []byte("spec_")) {
+		_, err := s.raw()
+		return err
+	}
+	n, err := s.count()
+	if err != nil || n < 0 {
+		return err
+	}
+	if string(key) == "spec_verify_ct" {
+		r.verified = Count{n, true}
+	}
+	for i, names := range specNames {
+		for j, name := range names {
+			if string(key) == name {
+				r.spec[i][j] = Count{n, true}
+			}
+		}
+	}
+	return nil
+}
+
+// parseExperts takes a base64 text, which holds no escapes, or null.
+func (r *reply) parseExperts(s *scanner) error {
+	if s.peek() == 'n' {
+		s.word()
+		return nil
+	}
+	text, err := s.str()
+	if err != nil || bytes.IndexByte(text, '\\') >= 0 {
+		return errors.New("expected a base64 string")
+	}
+	r.experts = text
+	return nil
 }
 
 // parsePairs reads [[logprob, id, text or null], …].
@@ -239,6 +319,16 @@ func (r *reply) result() Result {
 		PromptTokens:  max(r.prompt, 0),
 		CachedTokens:  max(r.cached, 0),
 	}
+	if r.experts != nil {
+		out.RoutedExperts = bytes.Clone(r.experts)
+	}
+	out.Spec.Verified = r.verified
+	for _, pair := range r.spec {
+		if pair[0].Known || pair[1].Known {
+			out.Spec.Accepted, out.Spec.Proposed = pair[0], pair[1]
+			break
+		}
+	}
 	switch matched := r.finish.Matched.(type) {
 	case string:
 		out.Finish.Matched = matched
@@ -248,8 +338,17 @@ func (r *reply) result() Result {
 	return out
 }
 
+// cut takes what a server sampled beyond the budget, as some do when they verify several draft
+// tokens in one step: the tokens before are as good, and the reason is the budget.
+func (r *Result) cut(budget int) {
+	if budget > 0 && len(r.IDs) > budget {
+		r.IDs, r.Logprobs = r.IDs[:budget], r.Logprobs[:budget]
+		r.Finish = Finish{Type: FinishLength}
+	}
+}
+
 // readReply turns a 200 body into a Result or a typed error.
-func readReply(body []byte, rid, worker string, prompt int) (Result, error) {
+func readReply(body []byte, rid, worker string, call *Call) (Result, error) {
 	r := replies.Get().(*reply)
 	defer replies.Put(r)
 	if err := r.parse(body); err != nil {
@@ -258,10 +357,12 @@ func readReply(body []byte, rid, worker string, prompt int) (Result, error) {
 	if r.hasFinish && r.finish.Type == FinishAbort && r.finish.StatusCode != nil {
 		return Result{}, statusFailure(rid, worker, *r.finish.StatusCode, r.finish.Message)
 	}
-	if problem := r.check(prompt); problem != "" {
+	if problem := r.check(call.promptLen()); problem != "" {
 		return Result{}, &ReplyError{RID: rid, Worker: worker, Problem: problem}
 	}
 	out := r.result()
+	r.experts = nil
+	out.cut(call.Sampling.MaxNewTokens)
 	out.RID, out.Worker = rid, worker
 	return out, nil
 }

@@ -4,11 +4,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"reflect"
 	"strconv"
 	"strings"
 	"testing"
 )
+
+// threeTokens is a call whose prompt has three tokens.
+var threeTokens = &Call{Prefix: [][]int32{{1, 2, 3}}}
 
 func TestReadReply(t *testing.T) {
 	tests := []struct {
@@ -31,6 +36,23 @@ func TestReadReply(t *testing.T) {
 			body: `{"meta_info":{"finish_reason":{"type":"stop","matched":"</s>"},"weight_version":12,"output_token_logprobs":[[0,3,null]]},"output_ids":[3]}`,
 			want: Result{IDs: []int32{3}, Logprobs: []float32{0}, Finish: Finish{Type: "stop", Matched: "</s>"}, WeightVersion: "12"},
 		},
+		{
+			name: "counts of speculative decoding, the newest names first",
+			body: `{"meta_info":{"finish_reason":{"type":"stop"},"spec_accept_token_num":9,"spec_draft_token_num":9,"spec_accepted_drafts":0,"spec_verify_ct":4,"spec_accept_rate":0.5,"output_token_logprobs":[[0,3,null]]}}`,
+			want: Result{IDs: []int32{3}, Logprobs: []float32{0}, Finish: Finish{Type: "stop"}, Spec: Spec{Accepted: Count{0, true}, Verified: Count{4, true}}},
+		},
+		{
+			name: "routed experts",
+			body: `{"meta_info":{"finish_reason":{"type":"stop"},"routed_experts":"AAEC+/==","output_token_logprobs":[[0,3,null]]}}`,
+			want: Result{IDs: []int32{3}, Logprobs: []float32{0}, Finish: Finish{Type: "stop"}, RoutedExperts: []byte("AAEC+/==")},
+		},
+		{
+			name: "null for what is optional",
+			body: `{"output_ids":null,"meta_info":{"finish_reason":{"type":"stop"},"routed_experts":null,"spec_verify_ct":null,"prompt_tokens":null,"output_token_logprobs":null}}`,
+			want: Result{Finish: Finish{Type: "stop"}},
+		},
+		{name: "experts a list", body: `{"meta_info":{"finish_reason":{"type":"stop"},"routed_experts":[1]}}`, problem: "routed_experts"},
+		{name: "NaN written as such", body: `{"output_ids":[1],"meta_info":{"finish_reason":{"type":"stop"},"output_token_logprobs":[[NaN,1,null]]}}`, problem: "not valid JSON"},
 		{name: "nan", body: `{"output_ids":[],"meta_info":{"finish_reason":{"type":"stop","matched":"NaN happened"}}}`, problem: "NaN"},
 		{name: "null logprob", body: `{"output_ids":[1],"meta_info":{"finish_reason":{"type":"stop"},"output_token_logprobs":[[null,1,null]]}}`, problem: "finite"},
 		{name: "finish a string", body: `{"meta_info":{"finish_reason":"stop"}}`, problem: "finish_reason"},
@@ -47,7 +69,7 @@ func TestReadReply(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := readReply([]byte(test.body), "r", "w", 3)
+			got, err := readReply([]byte(test.body), "r", "w", threeTokens)
 			if test.problem != "" {
 				var reply *ReplyError
 				if !errors.As(err, &reply) || !strings.Contains(reply.Problem, test.problem) {
@@ -66,13 +88,71 @@ func TestReadReply(t *testing.T) {
 	}
 }
 
+// Servers that verify several draft tokens at once may go past the budget.
+func TestBudgetIsCut(t *testing.T) {
+	body := []byte(`{"output_ids":[1,2,3],"meta_info":{"finish_reason":{"type":"stop","matched":3},"completion_tokens":3,"output_token_logprobs":[[-1,1],[-2,2],[-3,3]]}}`)
+	in := *threeTokens
+	for budget, want := range map[int]Result{
+		2: {IDs: []int32{1, 2}, Logprobs: []float32{-1, -2}, Finish: Finish{Type: "length"}, RID: "r", Worker: "w"},
+		3: {IDs: []int32{1, 2, 3}, Logprobs: []float32{-1, -2, -3}, Finish: Finish{Type: "stop", Matched: "3"}, RID: "r", Worker: "w"},
+	} {
+		in.Sampling.MaxNewTokens = budget
+		if got, err := readReply(body, "r", "w", &in); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("budget %d: got %+v, %v", budget, got, err)
+		}
+	}
+}
+
+func TestCountsAdd(t *testing.T) {
+	a := Spec{Accepted: Count{2, true}, Verified: Count{1, true}}
+	b := Spec{Accepted: Count{3, true}, Proposed: Count{0, true}}
+	if got := a.Plus(b); got != (Spec{Count{5, true}, Count{0, true}, Count{1, true}}) || a.Plus(Spec{}) != a {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestLogprobsAreExact(t *testing.T) {
 	for _, want := range []float32{0, -1, -0.12345678, -3.4e-38, -17.25, -1e-45, -88.8} {
 		body := fmt.Sprintf(`{"meta_info":{"finish_reason":{"type":"stop"},"output_token_logprobs":[[%s,1,null]]}}`, strconv.FormatFloat(float64(want), 'g', -1, 64))
-		got, err := readReply([]byte(body), "r", "w", 3)
+		got, err := readReply([]byte(body), "r", "w", threeTokens)
 		if err != nil || got.Logprobs[0] != want {
 			t.Errorf("%v: got %v, %v", want, got.Logprobs, err)
 		}
+	}
+}
+
+// Whatever the spelling, the quick way gives what strconv gives.
+func TestQuickFloat(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	quick := 0
+	compare := func(text string) {
+		t.Helper()
+		s := scanner{b: []byte(text)}
+		got, err := s.float()
+		want, _ := strconv.ParseFloat(text, 32)
+		if err != nil || math.Float32bits(got) != math.Float32bits(float32(want)) {
+			t.Errorf("%s: got %v, %v, want %v", text, got, err, float32(want))
+		}
+		if _, ok := quickFloat([]byte(text)); ok {
+			quick++
+		}
+	}
+	for range 200_000 {
+		f := -float32(math.Exp(random.Float64()*12 - 8)) // what logprobs look like
+		compare(strconv.FormatFloat(float64(f), 'g', -1, 64))
+		compare(strconv.FormatFloat(float64(f), 'f', -1, 32))
+		// Close to the middle between two float32 values.
+		middle := (float64(f) + float64(math.Nextafter32(f, 0))) / 2
+		for _, v := range []float64{middle, math.Nextafter(middle, 0), math.Nextafter(middle, -100)} {
+			compare(strconv.FormatFloat(v, 'f', 17, 64))
+			compare(strconv.FormatFloat(v, 'f', -1, 64))
+		}
+	}
+	if quick < 300_000 {
+		t.Errorf("only %d were quick", quick)
+	}
+	for _, text := range []string{"0", "-0", "-0.0", "0.0", "1", "-5", "-0.00000000000000001", "-123456789012345678", "-1234567890123456789", "9223372036854775808", "-1e-5", "-1E+2", "-0.1e1"} {
+		compare(text)
 	}
 }
 
@@ -84,7 +164,7 @@ func FuzzReadReply(f *testing.F) {
 	f.Add([]byte(`{"meta_info":{"output_token_logprobs":[[null,1,{"a":["]"]}]],"finish_reason":{}}}`))
 	f.Add([]byte(`[`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		res, err := readReply(body, "r", "w", 3)
+		res, err := readReply(body, "r", "w", threeTokens)
 		if err != nil {
 			return
 		}
@@ -117,7 +197,7 @@ func BenchmarkReadReply1k(b *testing.B) {
 	b.ReportAllocs()
 	b.SetBytes(int64(len(body)))
 	for b.Loop() {
-		if _, err := readReply(body, "r", "w", 3); err != nil {
+		if _, err := readReply(body, "r", "w", threeTokens); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -56,6 +56,14 @@ type Call struct {
 	// Prefix is the prompt's token ids in pieces. They are read until Generate returns.
 	Prefix   [][]int32
 	Sampling Sampling
+	// RoutedExperts asks for Result.RoutedExperts, from position RoutedExpertsStart on. The
+	// server must run with --enable-return-routed-experts, and must be called directly:
+	// routers drop the wish.
+	RoutedExperts      bool
+	RoutedExpertsStart int
+	// Placed, if not nil, is told the URL of each attempt's worker before the attempt is sent, in the
+	// goroutine of Generate.
+	Placed func(worker string)
 }
 
 func (c *Call) validate() error {
@@ -64,6 +72,9 @@ func (c *Call) validate() error {
 	}
 	if c.promptLen() == 0 {
 		return errors.New("prefix: must hold at least one token")
+	}
+	if c.RoutedExpertsStart < 0 || c.RoutedExpertsStart > c.promptLen() {
+		return fmt.Errorf("routed experts start %d: must be in [0, %d]", c.RoutedExpertsStart, c.promptLen())
 	}
 	return c.Sampling.validate()
 }
@@ -134,6 +145,10 @@ func appendShared(dst []byte, call *Call, sendSession bool) []byte {
 	if sendSession && call.Session != "" {
 		dst = append(dst, `,"session_id":`...)
 		dst = appendString(dst, call.Session)
+	}
+	if call.RoutedExperts {
+		dst = append(dst, `,"return_routed_experts":true,"routed_experts_start_len":`...)
+		dst = strconv.AppendInt(dst, int64(call.RoutedExpertsStart), 10)
 	}
 	return dst
 }

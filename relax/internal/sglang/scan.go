@@ -196,11 +196,58 @@ func (s *scanner) float() (float32, error) {
 	if w[0] == 'n' {
 		return float32(math.NaN()), nil
 	}
+	if v, ok := quickFloat(w); ok {
+		return v, nil
+	}
 	v, err := strconv.ParseFloat(unsafe.String(&w[0], len(w)), 32)
 	if err != nil {
 		return 0, errShape
 	}
 	return float32(v), nil
+}
+
+// powersOfTen are those a float64 holds exactly.
+var powersOfTen = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22}
+
+// quickFloat reads a plain decimal number, as log probabilities are, for which float64
+// arithmetic surely rounds to the nearest float32. Servers print float32 values with the 17
+// digits of a float64, which is the slow case of strconv.
+func quickFloat(w []byte) (float32, bool) {
+	i, negative := 0, w[0] == '-'
+	if negative {
+		i = 1
+	}
+	var digits uint64
+	first, point := i, -1
+	for ; i < len(w); i++ {
+		switch c := w[i]; {
+		case c-'0' <= 9:
+			digits = digits*10 + uint64(c-'0')
+		case c == '.' && point < 0:
+			point = i
+		default:
+			return 0, false
+		}
+	}
+	behind := 0
+	if point >= 0 {
+		behind = len(w) - point - 1
+	}
+	if n := i - first; n > 19 || n == 0 { // with a point 18 digits, which uint64 holds
+		return 0, false
+	}
+	v := float64(digits) / powersOfTen[behind]
+	// v is off by at most two units of its last place. Only next to the middle between two float32
+	// values can that change which one is nearest.
+	const below, margin = 1<<29 - 1, 4
+	bits := math.Float64bits(v)
+	if off := int64(bits&below) - 1<<28; off >= -margin && off <= margin || v < 1e-30 && v != 0 || v > math.MaxFloat32/2 {
+		return 0, false
+	}
+	if negative {
+		v = -v
+	}
+	return float32(v), true
 }
 
 // count consumes an integer ≥ 0; anything else counts as absent (-1).

@@ -85,7 +85,7 @@ func TestSimGenerate(t *testing.T) {
 	if err := json.Unmarshal(s.Requests()[0].Body, &body); err != nil || body.Sampling["skip_special_tokens"] != false || body.Sampling["no_stop_trim"] != true {
 		t.Errorf("%v %v", err, body)
 	}
-	if loads := c.Loads(t.Context()); len(loads) != 1 || loads[0].Err != nil || loads[0].Running != 0 {
+	if loads := c.Load(t.Context()); len(loads) != 1 || loads[0].Err != nil || loads[0].Running != 0 {
 		t.Errorf("loads %+v", loads)
 	}
 }
@@ -118,7 +118,7 @@ func TestSimAbortMidway(t *testing.T) {
 	for s.InFlight() == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	for load := c.Loads(t.Context()); load[0].Running == 0; load = c.Loads(t.Context()) {
+	for load := c.Load(t.Context()); load[0].Running == 0; load = c.Load(t.Context()) {
 		time.Sleep(time.Millisecond)
 	}
 	c.Abort("a")

@@ -20,15 +20,25 @@ type Info struct {
 	// Workers are the URLs requests go to: servers, or the router if they cannot be reached.
 	Workers []string
 	// Router is true when URL is a router; Direct is true when requests skip it. Without
-	// Direct an abort loses the partial tokens.
+	// Direct an abort loses the partial tokens, unless Pairs is true and every worker can be reached.
 	Router, Direct bool
+	// Pairs is true when the router puts prefill and decode workers together.
+	Pairs bool
+	// Unreachable are workers the router lists and this process cannot call, or that serve
+	// another model. While others can be called these get no requests.
+	Unreachable []string
 }
 
 // A fleet is what is known of the workers. The client's mutex guards it.
 type fleet struct {
-	known      map[string]*worker // every worker the router ever listed
+	known      map[string]*worker // every worker the router lists, and those with requests
 	active     []*worker          // those requests go to, never empty
-	model      string             // model_path of the URL itself, "" before it was asked
+	behind     []*worker          // behind a router of pairs, if all of them can be called
+	unreached  []string           // listed and not callable
+	list       workerList         // the last one that could be read
+	listError  string             // why the list could not be read, "" if it could
+	pairs      bool
+	model      string // model_path of the URL itself, "" before it was asked
 	isRouter   bool
 	listed     bool // the list was read at least once
 	refreshing bool
@@ -62,7 +72,8 @@ func (c *Client) Probe(ctx context.Context) (Info, error) {
 	out := Info{ModelPath: info.ModelPath, WeightVersion: info.WeightVersion}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out.Router = c.fleet.isRouter
+	out.Router, out.Pairs = c.fleet.isRouter, c.fleet.pairs
+	out.Unreachable = slices.Clone(c.fleet.unreached)
 	for _, w := range c.fleet.active {
 		out.Workers = append(out.Workers, w.url)
 		out.Direct = !w.router
@@ -133,51 +144,74 @@ func (c *Client) maybeRefresh() {
 }
 
 // refresh reads the list of workers and sets where requests go.
-func (c *Client) refresh(ctx context.Context) error {
+func (c *Client) refresh(ctx context.Context) (err error) {
 	defer func() {
 		c.mu.Lock()
 		c.fleet.refreshing = false
 		c.fleet.refreshed = c.cfg.Now()
+		if c.fleet.listError = ""; err != nil {
+			c.fleet.listError = shorten(err.Error())
+		}
 		c.mu.Unlock()
 	}()
 	list, err := c.listWorkers(ctx)
+	last := c.lastList()
+	if err == nil && !list.router && last.router {
+		err = errNoRouter
+	}
 	if err != nil {
+		if last.router {
+			c.follow(ctx, last) // the workers go on without it; one that restarted must be found
+		}
 		return err
 	}
-	itself := !list.pairs && slices.Equal(list.urls, []string{c.root.url})
+	itself := !list.pairs && len(list.members) == 1 && list.members[0].url == c.root.url
 	if !list.router || itself {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.fleet.listed, c.fleet.isRouter = true, false
+		c.fleet.listed, c.fleet.isRouter, c.fleet.list = true, false, workerList{}
 		c.root.router = false
 		c.fleet.active = []*worker{c.root}
 		return nil
 	}
-	var members []*worker
-	if !list.pairs {
-		members = c.members(list.urls)
-		c.probeMembers(ctx, members)
-	}
-	c.adopt(members)
+	c.follow(ctx, list)
 	return nil
 }
 
-// members returns the workers of the URLs, new ones marked down until they answered. A URL
-// that cannot be called (grpc, broken) is left out: the router can reach it.
-func (c *Client) members(urls []string) []*worker {
+// follow asks the listed workers that are down and sends requests to those that are up.
+func (c *Client) follow(ctx context.Context, list workerList) {
+	members := c.members(list)
+	c.probeMembers(ctx, members)
+	c.adopt(list, members)
+}
+
+// errNoRouter: an address that was a router has no list of workers any more, as when a proxy
+// answers for one that restarts.
+var errNoRouter = errors.New("the router gives no list of workers any more")
+
+func (c *Client) lastList() workerList {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.fleet.list
+}
+
+// members returns the listed workers, new ones marked down until they answered. A URL that
+// cannot be called (grpc, broken) is left out: the router can reach it.
+func (c *Client) members(list workerList) []*worker {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []*worker
-	for _, u := range urls {
-		w := c.fleet.known[u]
+	for _, m := range list.members {
+		w := c.fleet.known[m.url]
 		if w == nil {
 			var err error
-			if w, err = newWorker(u, &c.cfg); err != nil {
+			if w, err = newWorker(m.url, &c.cfg); err != nil {
 				continue
 			}
 			w.down = true
-			c.fleet.known[u] = w
+			c.fleet.known[m.url] = w
 		}
+		w.ailing = m.ailing
 		out = append(out, w)
 	}
 	return out
@@ -213,39 +247,70 @@ func (c *Client) probeMember(ctx context.Context, w *worker, model string) {
 	ok := err == nil && (model == "" || info.ModelPath == model)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w.down = !ok
+	if w.down = !ok; ok {
+		w.quiet = 0
+	}
 	w.nextProbe = c.cfg.Now().Add(c.cfg.RefreshEvery)
 }
 
-// adopt sends requests to the members that are up, or through the router if none is.
-func (c *Client) adopt(members []*worker) {
+// adopt sends requests to the members that are up, or through the router if none is, and
+// always through it if it makes pairs of them.
+func (c *Client) adopt(list workerList, members []*worker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f := &c.fleet
-	f.listed, f.isRouter = true, true
+	f.listed, f.isRouter, f.pairs, f.list = true, true, list.pairs, list
 	c.root.router = true
 	var up []*worker
-	for _, w := range members {
-		if !w.down {
+	f.unreached = nil
+	for _, m := range list.members {
+		if w := f.known[m.url]; w != nil && !w.down {
 			up = append(up, w)
+			continue
 		}
+		f.unreached = append(f.unreached, m.url)
 	}
-	if len(up) == 0 {
-		up = []*worker{c.root}
+	f.active, f.behind = up, nil
+	if list.pairs || len(up) == 0 {
+		f.active = []*worker{c.root}
 	}
-	f.active = up
+	if list.pairs && len(f.unreached) == 0 {
+		f.behind = up
+	}
+	c.slots.setLimit(c.cfg.Concurrency * max(1, list.places(len(up))))
 	for u, w := range f.known {
-		if w.load == 0 && !slices.Contains(members, w) {
+		if w.load == 0 && w.errands.senders == 0 && !slices.Contains(members, w) {
 			delete(f.known, u)
 			w.pool.close()
 		}
 	}
 }
 
+// A member is a line of a router's list.
+type member struct {
+	url    string
+	decode bool // a decode worker of a pair
+	ailing bool // the router calls it unhealthy
+}
+
 type workerList struct {
-	router bool
-	pairs  bool // prefill/decode pairs, which only the router can put together
-	urls   []string
+	router  bool
+	pairs   bool // prefill/decode pairs, which only the router can put together
+	members []member
+}
+
+// places is for how many workers requests are let through at one time: each request of a pair
+// sits in a decode worker, and a router without callable workers serves for all it has.
+func (l *workerList) places(up int) (n int) {
+	if !l.pairs && up > 0 {
+		return up
+	}
+	for _, m := range l.members {
+		if m.decode || !l.pairs {
+			n++
+		}
+	}
+	return n
 }
 
 // listWorkers asks the URL for its workers. Only routers have the route.
@@ -269,8 +334,9 @@ func (c *Client) listWorkers(ctx context.Context) (workerList, error) {
 func parseWorkers(path string, reply []byte) (workerList, error) {
 	var shape struct {
 		Workers *[]struct {
-			URL  string `json:"url"`
-			Type string `json:"worker_type"`
+			URL     string `json:"url"`
+			Type    string `json:"worker_type"`
+			Healthy *bool  `json:"is_healthy"`
 		} `json:"workers"`
 		URLs *[]string `json:"urls"`
 	}
@@ -281,12 +347,12 @@ func parseWorkers(path string, reply []byte) (workerList, error) {
 	switch {
 	case shape.Workers != nil:
 		for _, w := range *shape.Workers {
-			list.add(w.URL)
+			list.add(member{url: w.URL, decode: w.Type == "decode", ailing: w.Healthy != nil && !*w.Healthy})
 			list.pairs = list.pairs || (w.Type != "" && w.Type != "regular")
 		}
 	case shape.URLs != nil:
 		for _, u := range *shape.URLs {
-			list.add(u)
+			list.add(member{url: u})
 		}
 	default:
 		return workerList{}, fmt.Errorf("GET %s: expected workers or urls, got %q", path, first(reply))
@@ -295,42 +361,62 @@ func parseWorkers(path string, reply []byte) (workerList, error) {
 }
 
 // add strips the @rank of data-parallel routers, several of which are one server.
-func (l *workerList) add(u string) {
+func (l *workerList) add(m member) {
+	u := m.url
 	if at := strings.LastIndexByte(u, '@'); at >= 0 && strings.Trim(u[at+1:], "0123456789") == "" {
 		u = u[:at]
 	}
-	u = strings.TrimRight(u, "/")
-	if !slices.Contains(l.urls, u) {
-		l.urls = append(l.urls, u)
+	m.url = strings.TrimRight(u, "/")
+	if m.url == "" {
+		return
 	}
+	same := func(other member) bool { return other.url == m.url }
+	if i := slices.IndexFunc(l.members, same); i >= 0 {
+		l.members[i].ailing = l.members[i].ailing && m.ailing
+		return
+	}
+	l.members = append(l.members, m)
 }
 
-// place picks and charges the worker for key. avoid is the worker that just failed, used
+// place picks and charges the worker for a call. avoid is the worker that just failed, used
 // only if there is no other.
-func (c *Client) place(key string, avoid *worker) (w *worker, router bool) {
+func (c *Client) place(call *Call, avoid *worker) (w *worker, router bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	candidates := c.fleet.active
-	if len(candidates) > 1 {
-		up := make([]*worker, 0, len(candidates))
-		for _, w := range candidates {
-			if !w.down && w != avoid {
-				up = append(up, w)
-			}
-		}
-		if len(up) > 0 {
-			candidates = up
-		}
+	w = pick(c.fleet.active, call.key(), avoid)
+	if w.load == 0 {
+		w.heard = c.cfg.Now() // from here on it owes answers
 	}
-	w = pick(candidates, key)
 	w.load++
+	w.stats.Requests++
+	if c.cfg.SendSessionID && call.Session != "" && !w.router {
+		c.servedBy(call.Session, w)
+	}
 	return w, w.router
 }
 
-func (c *Client) unplace(w *worker) {
+// unplace ends an attempt at w and notes what came of it, unless it was cancelled.
+func (c *Client) unplace(ctx context.Context, w *worker, err error) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	w.load--
-	c.mu.Unlock()
+	var transport *TransportError
+	if !errors.As(err, &transport) {
+		w.hear(c.cfg.Now())
+	}
+	cause := context.Cause(ctx)
+	if err == nil || cause != nil && !errors.Is(cause, ErrStalled) {
+		return
+	}
+	w.stats.Failed++
+	w.stats.LastError, w.stats.LastErrorAt = shorten(err.Error()), c.cfg.Now()
+}
+
+// targets are the workers requests go to now.
+func (c *Client) targets() []*worker {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]*worker(nil), c.fleet.active...)
 }
 
 // refused marks a worker that does not take connections and reports whether another one is up.

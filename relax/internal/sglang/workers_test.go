@@ -59,16 +59,17 @@ func TestProbe(t *testing.T) {
 		a, b, dead := newFake(t, echo), newFake(t, echo), deadURL(t)
 		f := newRouter(t, a.URL+"@0", a.URL+"@1", b.URL, dead)
 		info, err := open(t, f.URL, nil).Probe(t.Context())
-		want := Info{ModelPath: "/models/m", WeightVersion: "7", Workers: []string{a.URL, b.URL}, Router: true, Direct: true}
+		want := Info{ModelPath: "/models/m", WeightVersion: "7", Workers: []string{a.URL, b.URL}, Router: true, Direct: true, Unreachable: []string{dead}}
 		if err != nil || !reflect.DeepEqual(info, want) {
 			t.Fatalf("got %+v, %v", info, err)
 		}
 	})
 	t.Run("router whose workers cannot be reached", func(t *testing.T) {
-		f := newRouter(t, deadURL(t), "grpc://10.0.0.1:1")
+		dead := deadURL(t)
+		f := newRouter(t, dead, "grpc://10.0.0.1:1")
 		c := open(t, f.URL, nil)
 		info, err := c.Probe(t.Context())
-		want := Info{ModelPath: "/models/m", WeightVersion: "7", Workers: []string{f.URL}, Router: true}
+		want := Info{ModelPath: "/models/m", WeightVersion: "7", Workers: []string{f.URL}, Router: true, Unreachable: []string{dead, "grpc://10.0.0.1:1"}}
 		if err != nil || !reflect.DeepEqual(info, want) {
 			t.Fatalf("got %+v, %v", info, err)
 		}
@@ -89,7 +90,7 @@ func TestProbe(t *testing.T) {
 		f.extra["/workers"] = func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintf(w, `{"workers":[{"url":%q,"worker_type":"prefill"}]}`, a.URL)
 		}
-		if info, err := open(t, f.URL, nil).Probe(t.Context()); err != nil || info.Direct || !info.Router {
+		if info, err := open(t, f.URL, nil).Probe(t.Context()); err != nil || info.Direct || !info.Router || !info.Pairs {
 			t.Fatalf("got %+v, %v", info, err)
 		}
 	})
@@ -248,14 +249,14 @@ func TestPick(t *testing.T) {
 		}
 		all = append(all, w)
 	}
-	if pick(nil, "x") != nil {
+	if pick(nil, "x", nil) != nil {
 		t.Error("picked from nothing")
 	}
 	home := map[string]*worker{}
 	count := map[*worker]int{}
 	for i := range 4000 {
 		key := fmt.Sprint("session", i)
-		home[key] = pick(all, key)
+		home[key] = pick(all, key, nil)
 		count[home[key]]++
 	}
 	for _, w := range all {
@@ -266,13 +267,13 @@ func TestPick(t *testing.T) {
 	// Without one worker only its own sessions move.
 	rest := all[1:]
 	for key, w := range home {
-		if now := pick(rest, key); w != all[0] && now != w {
+		if now := pick(rest, key, nil); w != all[0] && now != w {
 			t.Fatalf("%s moved from %s to %s", key, w.url, now.url)
 		}
 	}
 	// One hot key never takes more than 5/4 of the mean.
 	for i := range 800 {
-		w := pick(all, "hot")
+		w := pick(all, "hot", nil)
 		w.load++
 		if limit := (5*(i+1) + 31) / 32; w.load > limit {
 			t.Fatalf("load %d with %d placed: bound %d", w.load, i+1, limit)
@@ -280,16 +281,46 @@ func TestPick(t *testing.T) {
 	}
 }
 
+// A worker that is down, just failed or is not trusted by its router is taken only if there is
+// nothing better.
+func TestPickByClass(t *testing.T) {
+	var all []*worker
+	for i := range 4 {
+		w, err := newWorker(fmt.Sprintf("http://10.0.0.%d:30000", i), &Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, w)
+	}
+	all[0].down, all[1].ailing = true, true
+	all[3].load = 100 // the bound is that of the class
+	for i := range 100 {
+		if w := pick(all, fmt.Sprint(i), all[3]); w != all[2] {
+			t.Fatalf("picked %s", w.url)
+		}
+		if w := pick(all[:2], fmt.Sprint(i), nil); w != all[1] {
+			t.Fatalf("without a fit one: picked %s", w.url)
+		}
+		if w := pick(all[:1], fmt.Sprint(i), all[0]); w != all[0] {
+			t.Fatal("the only one was not picked")
+		}
+	}
+}
+
 func TestParseWorkers(t *testing.T) {
+	a, b := member{url: "http://a:1"}, member{url: "http://b:1"}
 	for _, test := range []struct {
 		body string
 		want workerList
 		fail bool
 	}{
-		{body: `{"workers":[{"url":"http://a:1@0"},{"url":"http://a:1@12"},{"url":"http://b:1/"}]}`, want: workerList{router: true, urls: []string{"http://a:1", "http://b:1"}}},
-		{body: `{"urls":["http://a:1"]}`, want: workerList{router: true, urls: []string{"http://a:1"}}},
+		{body: `{"workers":[{"url":"http://a:1@0"},{"url":"http://a:1@12"},{"url":"http://b:1/"},{"url":""}]}`, want: workerList{router: true, members: []member{a, b}}},
+		{body: `{"urls":["http://a:1"]}`, want: workerList{router: true, members: []member{a}}},
 		{body: `{"workers":[]}`, want: workerList{router: true}},
-		{body: `{"workers":[{"url":"http://a:1","worker_type":"decode"}]}`, want: workerList{router: true, pairs: true, urls: []string{"http://a:1"}}},
+		{body: `{"workers":[{"url":"http://a:1","worker_type":"decode"},{"url":"http://b:1","worker_type":"prefill"}]}`,
+			want: workerList{router: true, pairs: true, members: []member{{url: "http://a:1", decode: true}, b}}},
+		{body: `{"workers":[{"url":"http://a:1@0","is_healthy":false},{"url":"http://a:1@1","is_healthy":true},{"url":"http://b:1","is_healthy":false}]}`,
+			want: workerList{router: true, members: []member{a, {url: "http://b:1", ailing: true}}}},
 		{body: `{}`, fail: true},
 		{body: `[]`, fail: true},
 	} {
@@ -297,19 +328,5 @@ func TestParseWorkers(t *testing.T) {
 		if (err != nil) != test.fail || (!test.fail && !reflect.DeepEqual(got, test.want)) {
 			t.Errorf("%s: got %+v, %v", test.body, got, err)
 		}
-	}
-}
-
-func TestParseLoad(t *testing.T) {
-	for body, want := range map[string]Load{
-		`[{"dp_rank":0,"num_reqs":5,"num_waiting_reqs":2,"num_tokens":9},{"num_reqs":1}]`: {Running: 4, Waiting: 2, UsedTokens: 9},
-		`{"loads":[]}`: {},
-	} {
-		if got, err := parseLoad([]byte(body)); err != nil || got != want {
-			t.Errorf("%s: got %+v, %v", body, got, err)
-		}
-	}
-	if _, err := parseLoad([]byte("x")); err == nil {
-		t.Error("accepted x")
 	}
 }

@@ -64,6 +64,8 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.DurationVar(&o.config.TokenDelay, "token-delay", 0, "time between tokens, such as 5ms")
 	f.IntVar(&o.config.MaxRunning, "max-running-requests", 0, "requests generating at once; 0: no bound")
 	f.IntVar(&o.config.MaxQueued, "max-queued-requests", 0, "requests waiting for that; 0: no bound")
+	f.IntVar(&o.config.KVTokens, "kv-tokens", 0, "KV cache size that is reported, in tokens; 0: 4194304")
+	f.BoolVar(&o.config.Metrics, "enable-metrics", false, "answer GET /metrics")
 	f.StringVar(&o.config.APIKey, "api-key", "", "bearer token to ask for")
 	f.StringVar(&o.workers, "workers", "", "worker URLs for /workers or -router, separated by commas")
 	f.BoolVar(&o.router, "router", false, "be a router in front of -workers")

@@ -1,0 +1,67 @@
+package sglang
+
+import (
+	"context"
+	"errors"
+	"testing"
+)
+
+func TestSlots(t *testing.T) {
+	s := slots{limit: 2}
+	never := make(chan struct{})
+	for range 2 {
+		if ok, err := s.acquire(t.Context(), never); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+	}
+	order := make(chan int, 8)
+	wait := func(n int, ctx context.Context, aborted chan struct{}) {
+		done := s.queued()
+		go func() {
+			ok, err := s.acquire(ctx, aborted)
+			switch {
+			case ok:
+				order <- n
+			case err != nil:
+				order <- -n
+			default:
+				order <- 100 + n
+			}
+		}()
+		for s.queued() == done {
+		}
+	}
+	cause := errors.New("left")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	aborted := make(chan struct{})
+	wait(1, t.Context(), never)
+	wait(2, ctx, never)
+	wait(3, t.Context(), aborted)
+	wait(4, t.Context(), never)
+	wait(5, t.Context(), never)
+	cancel(cause)
+	if n := <-order; n != -2 {
+		t.Errorf("cancelled: %d", n)
+	}
+	close(aborted)
+	if n := <-order; n != 103 {
+		t.Errorf("aborted: %d", n)
+	}
+	for _, want := range []int{1, 4} {
+		s.release()
+		if n := <-order; n != want {
+			t.Errorf("served %d, want %d", n, want)
+		}
+	}
+	s.setLimit(3)
+	if n := <-order; n != 5 {
+		t.Errorf("a higher bound served %d", n)
+	}
+	s.setLimit(1)
+	for range 3 {
+		s.release()
+	}
+	if ok, _ := s.acquire(t.Context(), never); !ok || s.used != 1 || s.queued() != 0 {
+		t.Errorf("%d used, %d wait", s.used, s.queued())
+	}
+}
