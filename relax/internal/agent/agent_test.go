@@ -95,6 +95,7 @@ func newLauncher(t testing.TB, cfg Config) *Launcher {
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.windDown = 10 * time.Millisecond
 	t.Cleanup(func() {
 		if err := l.Close(patient(t)); err != nil {
 			t.Errorf("Close: %v", err)
@@ -118,7 +119,7 @@ func testSpec(session string) Spec {
 
 func start(t testing.TB, l *Launcher) *Process {
 	t.Helper()
-	p, err := l.Start(testSpec("s1"))
+	p, err := l.Start(context.Background(), testSpec("s1"))
 	if err != nil {
 		t.Fatal(err)
 	}

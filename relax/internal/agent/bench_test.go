@@ -31,7 +31,7 @@ func benchmarkStart(b *testing.B, supervisor, command string) {
 	var bare, agent, bareCPU, agentCPU time.Duration
 	for b.Loop() {
 		t0, c0 := time.Now(), cpuTime(b)
-		pid, err := syscall.ForkExec(l.shell, []string{l.shell, "-c", command}, &syscall.ProcAttr{Dir: cfg.Cwd, Env: l.baseEnv, Files: []uintptr{0, 1, 2}})
+		pid, err := syscall.ForkExec(l.shell, []string{l.shell, "-c", command}, &syscall.ProcAttr{Dir: cfg.Cwd, Env: l.env.entries, Files: []uintptr{0, 1, 2}})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -90,6 +91,26 @@ func TestFilesOfASession(t *testing.T) {
 	}
 }
 
+// The file is read once nobody can write any more, so it may be renamed into place, or written in
+// pieces by a process that the agent left behind.
+func TestOutputIsReadAfterTheLastWrite(t *testing.T) {
+	for name, command := range map[string]string{
+		"renamed":   `echo '{"reward": 2}' > "$RELAX_OUTPUT_JSON.tmp" && mv "$RELAX_OUTPUT_JSON.tmp" "$RELAX_OUTPUT_JSON"`,
+		"in pieces": `printf '{"reward"' > "$RELAX_OUTPUT_JSON"; (sleep 0.1; echo ': 2}' >> "$RELAX_OUTPUT_JSON") & exit 0`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLauncher(t, testConfig(t, command))
+			l.windDown = patience
+			p := start(t, l)
+			wait(t, p)
+			out, err := p.ReadOutput()
+			if err != nil || out.Reward == nil || out.Reward.Number != 2 {
+				t.Errorf("output = %+v, %v; log %q", out, err, p.LogTail(0))
+			}
+		})
+	}
+}
+
 func TestOutputThatIsNoFile(t *testing.T) {
 	tests := []struct{ name, command, want string }{
 		{"fifo", `mkfifo "$RELAX_OUTPUT_JSON"`, "expected a regular file"},
@@ -143,7 +164,7 @@ func TestKeptLogsAreBounded(t *testing.T) {
 	cfg.KeptLogs = 2
 	l := newLauncher(t, cfg)
 	for _, id := range []string{"a", "b", "../c/d", "b"} {
-		p, err := l.Start(testSpec(id))
+		p, err := l.Start(context.Background(), testSpec(id))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +204,7 @@ func TestMissingCwdAtStart(t *testing.T) {
 	if err := os.Remove(cfg.Cwd); err != nil {
 		t.Fatal(err)
 	}
-	_, err := l.Start(testSpec("s1"))
+	_, err := l.Start(context.Background(), testSpec("s1"))
 	var opt *OptionError
 	if !errors.As(err, &opt) || opt.Option != "agent_cwd" {
 		t.Errorf("err = %v, want an OptionError about agent_cwd", err)
@@ -195,18 +216,28 @@ func TestStartFailureFoundBySupervisor(t *testing.T) {
 	cfg := testConfig(t, "true")
 	l := newLauncher(t, cfg)
 	l.cfg.Cwd = cfg.Cwd + "/gone"
-	dir, err := newIODir(l.cfg.RunDir, "s1", nil)
+	dir, owner, err := l.newIODir(testSpec("s1"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := l.turns.enter(patient(t)); err != nil {
+		t.Fatal(err)
+	}
 	p := &Process{l: l, session: "s1", dir: dir, done: make(chan struct{}), reaped: make(chan struct{})}
-	if err := p.spawn(nil); err != nil {
+	if err := p.spawn(nil, owner); err != nil {
 		t.Fatal(err)
 	}
 	p.watch()
 	exit := wait(t, p)
-	if exit.Reason != StartFailed || exit.Err == nil || !strings.Contains(exit.Err.Error(), "agent_cwd "+cfg.Cwd+"/gone") {
-		t.Errorf("exit = %+v", exit)
+	var failed *StartError
+	if exit.Reason != StartFailed || !errors.As(exit.Err, &failed) || !strings.Contains(failed.Error(), "agent_cwd "+cfg.Cwd+"/gone") {
+		t.Fatalf("exit = %+v", exit)
+	}
+	if failed.Step != "agent" || failed.Transient || !errors.Is(failed, unix.ENOENT) || Transient(exit.Err) {
+		t.Errorf("failure = %+v, want a lasting one with the cause ENOENT", failed)
+	}
+	if got := l.Stats(); got.StartFailed != 1 || got.Starting != 0 {
+		t.Errorf("stats = %+v, want one failed start and none in progress", got)
 	}
 	if err := p.Cleanup(""); err != nil {
 		t.Error(err)
@@ -257,7 +288,7 @@ func TestOptions(t *testing.T) {
 func TestSpecIsChecked(t *testing.T) {
 	l := newLauncher(t, testConfig(t, "true"))
 	for _, spec := range []Spec{{}, {SessionID: "a\x00"}, {SessionID: "a", BaseURL: "\x00"}} {
-		if _, err := l.Start(spec); err == nil {
+		if _, err := l.Start(context.Background(), spec); err == nil {
 			t.Errorf("Start(%+q): want an error", spec)
 		}
 	}
@@ -273,7 +304,7 @@ func TestNothingIsLeft(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 40 {
 		wg.Go(func() {
-			p, err := l.Start(testSpec(fmt.Sprint(i)))
+			p, err := l.Start(context.Background(), testSpec(fmt.Sprint(i)))
 			if err != nil {
 				t.Error(err)
 				return

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,15 +50,10 @@ func (d ioDir) input() string  { return filepath.Join(d.path, inputFile) }
 func (d ioDir) output() string { return filepath.Join(d.path, outputFile) }
 func (d ioDir) log() string    { return filepath.Join(d.path, logFile) }
 
-// newIODir makes the directory, readable by this user only, and writes the input document.
-func newIODir(runDir, session string, input []byte) (ioDir, error) {
-	parent := filepath.Join(runDir, sessionsDir)
-	path, err := os.MkdirTemp(parent, fileName(session)+"-*")
-	if errors.Is(err, fs.ErrNotExist) { // somebody tidied up
-		if err = os.MkdirAll(parent, 0o700); err == nil {
-			path, err = os.MkdirTemp(parent, fileName(session)+"-*")
-		}
-	}
+// newIODir makes the directory below owner, readable by this user only, and writes the input
+// document.
+func newIODir(owner, session string, input []byte) (ioDir, error) {
+	path, err := os.MkdirTemp(owner, fileName(session)+"-*")
 	if err != nil {
 		return ioDir{}, err
 	}

@@ -15,9 +15,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	_ "github.com/relax-rollout/relax-rollout/relax/internal/agent/reexec" // lets a Go program be its own supervisor
+	"github.com/relax-rollout/relax-rollout/relax/internal/agent/supervisor"
 	"github.com/relax-rollout/relax-rollout/relax/internal/safego"
 )
 
@@ -36,6 +37,11 @@ const (
 	DefaultMaxOutputBytes = 64 << 20
 
 	minLogLimit = 4 << 10
+	// deafFor leaves a supervisor time for what survives KILL, see package supervisor.
+	deafFor = 20 * time.Second
+	// windDown is long for a filter at the end of its input on a busy host, and short for an agent
+	// that left a server running.
+	windDown = 500 * time.Millisecond
 	// keptLogBytes bounds one kept log.
 	keptLogBytes = 1 << 20
 )
@@ -66,9 +72,14 @@ func (e *OptionError) Unwrap() error { return e.Err }
 type Config struct {
 	// Supervisor is the relax-agent-init binary. Empty: this program starts itself as the
 	// supervisor, which works in Go programs and not where Go is a library of another program.
+	// New starts it once to see that it works; a file the system refuses to execute (noexec,
+	// permissions) is run from a copy in memory.
 	Supervisor string
 	// Command is the shell command line of one agent. Required.
 	Command string
+	// LoginShell runs the command by a login shell, as the reference does. Off by default, because
+	// profile files may override what Env and the contract set, proxies above all.
+	LoginShell bool
 	// Cwd is the agents' working directory. Required.
 	Cwd string
 	// Env is added to the environment. Names starting with RELAX_ are refused.
@@ -80,6 +91,13 @@ type Config struct {
 	Environ []string
 	// KillGrace is the time between TERM and KILL. Default 5 s.
 	KillGrace time.Duration
+	// StartConcurrency bounds the starts in progress (option agent_start_concurrency): from the IO
+	// directory until the agent's shell runs. Others wait, first come, first served. Default: twice
+	// the processors, at least 8.
+	StartConcurrency int
+	// MaxAgents is the largest number of agents alive at a time, to compare with the limits of
+	// this process at New. Default 0: not known, nothing is compared.
+	MaxAgents int
 	// RunDir holds IO directories (sessions/) and logs of failed Sessions (failed/). It is
 	// created if missing. Required.
 	RunDir string
@@ -91,22 +109,37 @@ type Config struct {
 	KeptLogs int
 	// MaxOutputBytes bounds an agent's output file. Default 64 MiB.
 	MaxOutputBytes int64
+	// PruneRunDir lets the supervisors of an owner that was killed remove RunDir, if nothing is
+	// left in it. For a RunDir that was made for this launcher.
+	PruneRunDir bool
 	// Goroutines owns the one goroutine of each process. Required.
 	Goroutines *safego.Group
+	// Log takes warnings, of one line each: processes an agent left behind (of the first 5 agents
+	// and then of every 100th), limits that are too low, what the system lacks, directories of dead
+	// engines that were removed. It must not block. Default: they are dropped.
+	Log func(text string)
 }
 
 // A Launcher starts agent processes. Its methods are safe for concurrent use.
 type Launcher struct {
 	cfg        Config
-	supervisor string
+	supervisor *supervisorFile
 	shell      string
-	baseEnv    []string
+	env        baseEnv
 	devNull    *os.File
 	kept       *keptLogs
+	turns      *turnstile
+	counts     counters
+	// deafFor is added to the time in which an agent ends after Terminate or Kill; a supervisor
+	// that says nothing until then is killed.
+	deafFor time.Duration
+	// windDown is what Instructions.WindDown says.
+	windDown time.Duration
 
 	starting sync.WaitGroup // starts that Close has to wait for
 	mu       sync.Mutex
 	closed   bool
+	owners   []ownerDir            // the last one is in use
 	procs    map[*Process]struct{} // not cleaned up, or their supervisor not reaped
 }
 
@@ -124,25 +157,66 @@ func New(cfg Config) (*Launcher, error) {
 		return nil, err
 	}
 	cfg.Cwd = cwd
-	l := &Launcher{procs: map[*Process]struct{}{}}
-	if l.baseEnv, err = baseEnvironment(cfg); err != nil {
-		return nil, err
-	}
-	if l.supervisor, err = findSupervisor(cfg.Supervisor); err != nil {
+	l := &Launcher{cfg: cfg, procs: map[*Process]struct{}{}, turns: newTurnstile(cfg.StartConcurrency), deafFor: deafFor, windDown: windDown}
+	if l.env, err = baseEnvironment(cfg); err != nil {
 		return nil, err
 	}
 	if l.shell, err = findShell(); err != nil {
 		return nil, err
 	}
-	if cfg.RunDir, err = prepareRunDir(cfg.RunDir); err != nil {
+	limits, err := checkLimits(cfg)
+	if err != nil {
 		return nil, err
 	}
-	if l.devNull, err = os.Open(os.DevNull); err != nil {
-		return nil, fmt.Errorf("agent: %w", err)
+	if l.cfg.RunDir, err = prepareRunDir(cfg.RunDir); err != nil {
+		return nil, err
 	}
-	l.cfg = cfg
-	l.kept = newKeptLogs(filepath.Join(cfg.RunDir, failedDir), cfg.KeptLogs)
+	l.kept = newKeptLogs(filepath.Join(l.cfg.RunDir, failedDir), cfg.KeptLogs)
+	for _, text := range limits {
+		l.warn(text)
+	}
+	if err := l.open(); err != nil {
+		return nil, err
+	}
 	return l, nil
+}
+
+// open takes what has to be given back. Of a failed open nothing is left.
+func (l *Launcher) open() error {
+	found, warnings, err := openSupervisor(l.cfg.Supervisor)
+	if err != nil {
+		return err
+	}
+	for _, text := range warnings {
+		l.warn(text)
+	}
+	owner, err := l.claim()
+	if err != nil {
+		found.close()
+		return &OptionError{Option: "run_dir", Problem: "no directory for IO directories", Err: err}
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		found.close()
+		owner.remove()
+		owner.lock.Close()
+		return fmt.Errorf("agent: %w", err)
+	}
+	l.supervisor, l.devNull = found, null
+	report, err := sweepDead(filepath.Dir(owner.path), owner)
+	if err != nil { // somebody else's leftovers are no reason not to start
+		l.warn("agent: leftovers of a dead engine cannot be removed: " + err.Error())
+	}
+	if report != "" {
+		l.warn(report)
+	}
+	return nil
+}
+
+func (l *Launcher) warn(text string) {
+	if l.cfg.Log != nil {
+		l.cfg.Log(text)
+	}
 }
 
 func withDefaults(cfg Config) Config {
@@ -153,6 +227,9 @@ func withDefaults(cfg Config) Config {
 		cfg.LogLimit = DefaultLogLimit
 	}
 	cfg.LogLimit = max(cfg.LogLimit, minLogLimit)
+	if cfg.StartConcurrency <= 0 {
+		cfg.StartConcurrency = defaultStarts()
+	}
 	if cfg.KeptLogs <= 0 {
 		cfg.KeptLogs = DefaultKeptLogs
 	}
@@ -202,47 +279,6 @@ func checkDirectory(cwd string) error {
 	return nil
 }
 
-// findSupervisor returns the path to start supervisors from.
-func findSupervisor(path string) (string, error) {
-	const option = "agent_supervisor"
-	if path == "" {
-		if isLibrary() {
-			return "", &OptionError{Option: option, Problem: "is empty, and the engine is a library of another program; expected the path of relax-agent-init"}
-		}
-		return "/proc/self/exe", nil
-	}
-	abs, err := filepath.Abs(path)
-	if err != nil {
-		return "", &OptionError{Option: option, Problem: "cannot be made absolute", Err: err}
-	}
-	st, err := os.Stat(abs)
-	if err != nil {
-		return "", &OptionError{Option: option, Problem: "expected the relax-agent-init binary", Err: err}
-	}
-	if !st.Mode().IsRegular() {
-		return "", &OptionError{Option: option, Problem: abs + " is not a file"}
-	}
-	if err := unix.Access(abs, unix.X_OK); err != nil {
-		return "", &OptionError{Option: option, Problem: abs + " is not executable; chmod +x it", Err: err}
-	}
-	return abs, nil
-}
-
-// isLibrary reports whether this Go code is a C library, so that /proc/self/exe is a program
-// that knows nothing of it.
-func isLibrary() bool {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return false
-	}
-	for _, s := range info.Settings {
-		if s.Key == "-buildmode" {
-			return s.Value == "c-shared" || s.Value == "c-archive"
-		}
-	}
-	return false
-}
-
 // findShell prefers bash, which the guide promises.
 func findShell() (string, error) {
 	for _, path := range []string{"/bin/bash", "/bin/sh"} {
@@ -279,6 +315,48 @@ func (l *Launcher) forget(p *Process) {
 	l.mu.Lock()
 	delete(l.procs, p)
 	l.mu.Unlock()
+	l.tidy()
+}
+
+// tidy removes the launcher's directories once it is closed and they are empty.
+func (l *Launcher) tidy() {
+	l.mu.Lock()
+	over, owners := l.closed && len(l.procs) == 0, l.owners
+	l.mu.Unlock()
+	if !over {
+		return
+	}
+	for _, owner := range owners {
+		owner.remove(filepath.Join(l.cfg.RunDir, sessionsDir))
+	}
+}
+
+// claim adds a directory to those of this launcher; new Sessions go there.
+func (l *Launcher) claim() (ownerDir, error) {
+	owner, err := claimOwnerDir(filepath.Join(l.cfg.RunDir, sessionsDir))
+	if err != nil {
+		return ownerDir{}, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.owners = append(l.owners, owner)
+	return owner, nil
+}
+
+// newIODir makes a Session's directory, and its parents if somebody tidied them away.
+func (l *Launcher) newIODir(spec Spec) (ioDir, ownerDir, error) {
+	l.mu.Lock()
+	owner := l.owners[len(l.owners)-1]
+	l.mu.Unlock()
+	dir, err := newIODir(owner.path, spec.SessionID, spec.Input)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return dir, owner, err
+	}
+	if owner, err = l.claim(); err != nil {
+		return ioDir{}, ownerDir{}, err
+	}
+	dir, err = newIODir(owner.path, spec.SessionID, spec.Input)
+	return dir, owner, err
 }
 
 // Close refuses further starts, terminates every agent, waits until all are gone, and removes
@@ -289,6 +367,7 @@ func (l *Launcher) Close(ctx context.Context) error {
 	first := !l.closed
 	l.closed = true
 	l.mu.Unlock()
+	l.turns.close()
 	l.starting.Wait()
 	procs := l.snapshot()
 	for _, p := range procs {
@@ -300,8 +379,22 @@ func (l *Launcher) Close(ctx context.Context) error {
 	}
 	if first {
 		l.devNull.Close()
+		l.supervisor.close()
+		l.giveUpOwners(err == nil)
 	}
+	l.tidy()
 	return err
+}
+
+// giveUpOwners unlocks the launcher's directories. When nothing runs any more, what could not be
+// removed before is tried again.
+func (l *Launcher) giveUpOwners(idle bool) {
+	for _, owner := range l.owners {
+		if idle {
+			_ = supervisor.RemoveTree(owner.path)
+		}
+		owner.lock.Close()
+	}
 }
 
 func (l *Launcher) snapshot() []*Process {

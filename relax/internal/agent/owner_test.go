@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/relax-rollout/relax-rollout/relax/internal/agent/procfs"
 	"github.com/relax-rollout/relax-rollout/relax/internal/safego"
 )
 
@@ -44,18 +46,29 @@ func ownerMain() {
 		leakEverything()
 	}
 	l, err := New(Config{
-		Command:    os.Getenv(ownerCommand),
-		Cwd:        "/",
-		RunDir:     os.Getenv(ownerRunDir),
-		Inherit:    true,
-		KillGrace:  50 * time.Millisecond,
-		Goroutines: safego.New(func(name string, v any, _ []byte) { panic(v) }),
+		Command:   os.Getenv(ownerCommand),
+		Cwd:       "/",
+		RunDir:    os.Getenv(ownerRunDir),
+		Inherit:   true,
+		KillGrace: 50 * time.Millisecond,
+
+		PruneRunDir: role == "owns run_dir",
+		Goroutines:  safego.New(func(name string, v any, _ []byte) { panic(v) }),
 	})
 	if err != nil {
 		fmt.Println("error:", err)
 		return
 	}
-	p, err := l.Start(Spec{SessionID: "s1", Input: []byte("{}")})
+	if role == "few descriptors" {
+		lim := unix.Rlimit{Cur: uint64(openFiles() + 1), Max: 1 << 10}
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
+			fmt.Println("error:", err)
+		}
+		_, err := l.Start(context.Background(), Spec{SessionID: "s1", Input: []byte("{}")})
+		fmt.Println(Transient(err), err)
+		return
+	}
+	p, err := l.Start(context.Background(), Spec{SessionID: "s1", Input: []byte("{}")})
 	if err != nil {
 		fmt.Println("error:", err)
 		return
@@ -155,6 +168,117 @@ func TestOwnerKilled(t *testing.T) {
 	g.awaitDeath(t)
 	awaitGone(t, dir)
 	awaitGone(t, filepath.Join(o.runDir, sessionsDir))
+	if _, err := os.Stat(o.runDir); err != nil {
+		t.Errorf("run_dir, which somebody else made: %v", err)
+	}
+}
+
+func TestOwnerKilledThatMadeItsRunDir(t *testing.T) {
+	g := newGang(t)
+	o := startOwner(t, "owns run_dir", g.script("echo up >&9; "+forever))
+	o.line(t)
+	g.await(t, "up")
+	if err := o.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	awaitGone(t, o.runDir)
+	g.awaitDeath(t)
+}
+
+// When the trainer and the supervisor are killed together nobody is left to clean up; the next
+// engine does it.
+func TestOwnerAndSupervisorKilled(t *testing.T) {
+	g := newGang(t)
+	o := startOwner(t, "plain", g.script(stubborn+"echo up >&9; "+forever))
+	dir := o.line(t)
+	g.await(t, "up", "far", "deep")
+	owner := o.cmd.Process.Pid
+	supervisors := procfs.Children(owner)
+	if len(supervisors) != 1 {
+		t.Fatalf("children of the owner: %v, want its supervisor", supervisors)
+	}
+	for _, kill := range []struct {
+		pid int
+		sig unix.Signal
+	}{{owner, unix.SIGSTOP}, {supervisors[0], unix.SIGKILL}, {owner, unix.SIGKILL}} {
+		if err := unix.Kill(kill.pid, kill.sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = o.cmd.Wait()
+	awaitCond(t, "end of the supervisor", func() bool {
+		st, ok := procfs.ReadStat(supervisors[0])
+		return !ok || st.State == 'Z'
+	})
+	if _, err := os.Stat(dir); err != nil || g.stillAlive(t) == 0 {
+		t.Fatalf("nothing is left behind (%v), so the test shows nothing", err)
+	}
+	cfg := testConfig(t, "true")
+	cfg.RunDir = o.runDir
+	var log warnings
+	cfg.Log = log.add
+	newLauncher(t, cfg)
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("IO directory of the dead owner: %v", err)
+	}
+	g.awaitDeath(t)
+	if got := log.all(); len(got) != 1 || !strings.Contains(got[0], "1 dead engines left behind: 1 session directories; killed") {
+		t.Errorf("warnings = %q", got)
+	}
+}
+
+// A supervisor that is still at work keeps its dead owner's directory from the next engine.
+func TestOwnerKilledAndSupervisorAtWork(t *testing.T) {
+	g := newGang(t)
+	o := startOwner(t, "is patient", g.script("trap 'echo told >&9' TERM; echo $$ >&9; while :; do sleep 0.05; done"))
+	dir := o.line(t)
+	line, err := g.in.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = o.cmd.Wait()
+	g.await(t, "told") // the supervisor has begun
+	cfg := testConfig(t, "true")
+	cfg.RunDir = o.runDir
+	var log warnings
+	cfg.Log = log.add
+	newLauncher(t, cfg)
+	if _, err := os.Stat(dir); err != nil || len(log.all()) != 0 {
+		t.Errorf("IO directory: %v, warnings %q; want it untouched", err, log.all())
+	}
+	if err := unix.Kill(agent, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	g.awaitDeath(t)
+	awaitGone(t, filepath.Dir(dir))
+}
+
+// stillAlive counts the gang's members that hold its FIFO, without ending it.
+func (g *gang) stillAlive(t *testing.T) (n int) {
+	t.Helper()
+	for _, pid := range procfs.All() {
+		if link, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/9", pid)); err == nil && link == g.path {
+			n++
+		}
+	}
+	return n
+}
+
+func TestOutOfDescriptors(t *testing.T) {
+	o := startOwner(t, "few descriptors", "true")
+	got := o.line(t)
+	for _, want := range []string{"true agent: session s1: start failed at ", "RLIMIT_NOFILE soft ", "ulimit -n", "agentic_concurrency"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("start: %q, want %q in it", got, want)
+		}
+	}
 }
 
 // A fork of the trainer holds the socket open; the supervisor watches the process too.
@@ -191,7 +315,7 @@ func awaitGone(t *testing.T, path string) {
 }
 
 // awaitCond waits for something that nothing signals.
-func awaitCond(t *testing.T, what string, met func() bool) {
+func awaitCond(t testing.TB, what string, met func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !met(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {

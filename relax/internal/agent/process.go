@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -41,8 +42,13 @@ type Exit struct {
 	// Signal names the signal that ended it, as "SIGKILL"; "" if none did.
 	Signal string
 	Reason Reason
-	// Err says that supervision itself failed. An exit code other than 0 is not an Err.
+	// Err says that supervision itself failed. An exit code other than 0 is not an Err. With
+	// Reason StartFailed it is a [*StartError].
 	Err error
+	// LeftBehind counts the processes that still ran when the agent had ended by itself, and
+	// LeftBehindNames holds the command lines of the first few, shortened. They were ended.
+	LeftBehind      int
+	LeftBehindNames []string
 	// Started and Ended bracket the process.
 	Started, Ended time.Time
 	// UserSec and SysSec are CPU seconds of the agent and everything below it.
@@ -65,9 +71,8 @@ type Process struct {
 	dir     ioDir
 	started time.Time
 
-	pid   int      // the supervisor
-	conn  *os.File // socket to it
-	pidFD *os.File // nil on kernels that have none
+	supervisor child
+	conn       *os.File // socket to it
 
 	asked   atomic.Int32
 	cleaned atomic.Bool
@@ -119,31 +124,18 @@ func (p *Process) ask(level int32, b byte) {
 			break
 		}
 	}
+	wait := p.l.deafFor
+	if level == askedTerminate {
+		wait += p.l.cfg.KillGrace
+	}
+	// The deadline is for a supervisor that cannot hear: its end comes as an error of the read.
+	_ = p.conn.SetReadDeadline(time.Now().Add(wait))
 	// A failure means that the supervisor is gone, which watch sees. MSG_NOSIGNAL: the host
 	// program's SIGPIPE disposition is not ours to rely on.
 	_ = control(p.conn, func(fd int) {
 		_ = unix.Send(fd, []byte{b}, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 	})
-}
-
-// killSupervisor is for a supervisor that does not answer. Its death ends the agent by the
-// death signal, and watch sweeps up the rest.
-func (p *Process) killSupervisor() {
-	if p.pidFD == nil {
-		return // its id may have been reused by now
-	}
-	_ = control(p.pidFD, func(fd int) {
-		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
-	})
-}
-
-// control uses a descriptor while it is held open.
-func control(f *os.File, use func(fd int)) error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	return raw.Control(func(fd uintptr) { use(int(fd)) })
+	p.supervisor.signal(unix.SIGCONT) // somebody may have stopped it
 }
 
 // watch is the process's goroutine: it hears the supervisor out, publishes, and reaps it.
@@ -155,6 +147,7 @@ func (p *Process) watch() {
 	in := bufio.NewReaderSize(p.conn, 512)
 	var started supervisor.Started
 	line, err := in.ReadBytes('\n')
+	p.l.turns.leave() // it runs, or never will
 	if err == nil && json.Unmarshal(line, &started) == nil && started.PID > 0 {
 		line, err = in.ReadBytes('\n')
 	}
@@ -162,14 +155,25 @@ func (p *Process) watch() {
 	if err == nil && json.Unmarshal(line, &status) == nil && status.Reason != "" {
 		p.publish(exitOf(status, p.session))
 		_, _ = io.Copy(io.Discard, in) // the end of the stream is the supervisor's end
+		if p.asked.Load() != askedNothing {
+			p.supervisor.signal(unix.SIGKILL) // the copy may have ended at the deadline
+		}
 		p.release()
 		return
 	}
-	p.killSupervisor() // in case it lives and talks nonsense
+	p.supervisor.signal(unix.SIGKILL) // in case it lives and talks nonsense, or not at all
 	p.release()
 	sweep(p.dir.path, started.PID)
-	p.publish(Exit{Code: -1, Reason: SupervisorLost, Err: fmt.Errorf("agent: session %s: its supervisor (pid %d) died or was killed from outside; what it ran was killed: %w",
-		p.session, p.pid, errNoStatus)})
+	p.publish(Exit{Code: -1, Reason: SupervisorLost, Err: p.lost(err)})
+}
+
+// lost explains how the supervisor was lost; err is what its socket said.
+func (p *Process) lost(err error) error {
+	what := "died or was killed from outside"
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		what = "did not end its agent when it was told to, and was killed"
+	}
+	return fmt.Errorf("agent: session %s: its supervisor (pid %d) %s; what it ran was killed: %w", p.session, p.supervisor.pid, what, errNoStatus)
 }
 
 var errNoStatus = errors.New("no exit status")
@@ -177,6 +181,10 @@ var errNoStatus = errors.New("no exit status")
 func (p *Process) publish(exit Exit) {
 	exit.Started, exit.Ended = p.started, time.Now()
 	p.exit = exit
+	p.l.counts.add(exit)
+	if exit.LeftBehind > 0 && p.l.counts.worthSaying() {
+		p.l.warn(exit.leftBehind(p.session))
+	}
 	close(p.done)
 	if p.abandoned.Load() {
 		_ = p.Cleanup("")
@@ -186,27 +194,7 @@ func (p *Process) publish(exit Exit) {
 // release gives back the socket and the process.
 func (p *Process) release() {
 	p.conn.Close()
-	p.reap()
-}
-
-// reap collects the supervisor. Its status does not matter, and neither does it if the host
-// program ignores SIGCHLD or took the status (ECHILD): then there is nothing left to collect.
-func (p *Process) reap() {
-	if p.pidFD == nil {
-		for {
-			if _, err := syscall.Wait4(p.pid, nil, 0, nil); err != syscall.EINTR {
-				return
-			}
-		}
-	}
-	_ = control(p.pidFD, func(fd int) {
-		for {
-			if err := unix.Waitid(unix.P_PIDFD, fd, nil, unix.WEXITED, nil); err != unix.EINTR {
-				return
-			}
-		}
-	})
-	p.pidFD.Close()
+	p.supervisor.reap()
 }
 
 func exitOf(status supervisor.Status, session string) Exit {
@@ -220,10 +208,37 @@ func exitOf(status supervisor.Status, session string) Exit {
 	if status.Signal != 0 {
 		e.Signal = signalName(status.Signal)
 	}
+	e.LeftBehind, e.LeftBehindNames = status.LeftBehind, status.Names
 	if status.Error != "" {
-		e.Err = fmt.Errorf("agent: session %s: %s", session, status.Error)
+		e.Err = statusError(status, session)
 	}
 	return e
+}
+
+func statusError(status supervisor.Status, session string) error {
+	if status.Reason != supervisor.ReasonStartFailed {
+		return fmt.Errorf("agent: session %s: %s", session, status.Error)
+	}
+	failed := startError(session, "agent", startFailure{status.Error, syscall.Errno(status.Errno)})
+	return failed
+}
+
+// A startFailure is what a supervisor said, with the system's error number as its cause.
+type startFailure struct {
+	text  string
+	errno syscall.Errno
+}
+
+func (f startFailure) Error() string { return f.text }
+func (f startFailure) Unwrap() error { return f.errno }
+
+// leftBehind is the warning about processes the agent left running.
+func (e *Exit) leftBehind(session string) string {
+	names := strings.ToValidUTF8(strings.Join(e.LeftBehindNames, ", "), "\uFFFD")
+	if more := e.LeftBehind - len(e.LeftBehindNames); more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf("agent: session %s: the agent exited and left %d processes running, which were ended: %s; let agent_command wait for what it starts", session, e.LeftBehind, names)
 }
 
 func signalName(n int) string {
@@ -280,7 +295,9 @@ func (p *Process) Cleanup(note string) error {
 	if note != "" {
 		kept = p.l.kept.keep(p.session, note, p.dir.log())
 	}
-	if err := errors.Join(kept, supervisor.RemoveTree(p.dir.path)); err != nil {
+	removed := supervisor.RemoveTree(p.dir.path)
+	p.l.tidy()
+	if err := errors.Join(kept, removed); err != nil {
 		return fmt.Errorf("agent: session %s: cleanup: %w", p.session, err)
 	}
 	return nil
@@ -295,7 +312,7 @@ func (p *Process) abandon(late bool) {
 		_ = p.Cleanup("")
 	default:
 		if late {
-			p.killSupervisor()
+			p.supervisor.signal(unix.SIGKILL) // ends the agent by its death signal; watch sweeps up the rest
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -42,10 +43,13 @@ func (s *Spec) check() error {
 	return nil
 }
 
-// Start makes the Session's IO directory and starts its agent. It returns once the supervisor
-// runs; that the agent itself could not be started is found by [Process.Wait]. The caller owes
-// the process a [Process.Cleanup].
-func (l *Launcher) Start(spec Spec) (*Process, error) {
+// Start waits for its turn (Config.StartConcurrency), makes the Session's IO directory and starts
+// its agent. It returns once the supervisor runs; that the agent itself could not be started is
+// found by [Process.Wait]. The caller owes the process a [Process.Cleanup].
+//
+// ctx bounds the wait only: once a process is returned, [Process.Terminate] ends it. Errors are
+// ctx's cause, [ErrClosed], a [*StartError], or name a wrong field of spec.
+func (l *Launcher) Start(ctx context.Context, spec Spec) (*Process, error) {
 	if err := spec.check(); err != nil {
 		return nil, err
 	}
@@ -53,22 +57,36 @@ func (l *Launcher) Start(spec Spec) (*Process, error) {
 		return nil, ErrClosed
 	}
 	defer l.starting.Done()
-	// A stat is cheap and makes the common mistake, a directory that went away, an error here.
-	if err := checkDirectory(l.cfg.Cwd); err != nil {
-		return nil, fmt.Errorf("session %s: %w", spec.SessionID, err)
+	if err := l.turns.enter(ctx); err != nil {
+		return nil, fmt.Errorf("agent: session %s: waiting for its turn to start (option agent_start_concurrency): %w", spec.SessionID, err)
 	}
-	dir, err := newIODir(l.cfg.RunDir, spec.SessionID, spec.Input)
+	p, err := l.launch(spec)
 	if err != nil {
-		return nil, fmt.Errorf("agent: session %s: io directory: %w", spec.SessionID, err)
+		l.turns.leave()
+		l.counts.failed.Add(1)
+		return nil, err
 	}
-	p := &Process{l: l, session: spec.SessionID, dir: dir, done: make(chan struct{}), reaped: make(chan struct{}), started: time.Now()}
-	if err := p.spawn(l.environment(spec, dir)); err != nil {
-		return nil, errors.Join(fmt.Errorf("agent: session %s: start supervisor: %w", spec.SessionID, err), supervisor.RemoveTree(dir.path))
-	}
+	l.counts.started.Add(1)
 	l.mu.Lock()
 	l.procs[p] = struct{}{}
 	l.mu.Unlock()
 	l.cfg.Goroutines.Go("agent.process", p.watch)
+	return p, nil
+}
+
+func (l *Launcher) launch(spec Spec) (*Process, error) {
+	// A stat is cheap and makes the common mistake, a directory that went away, an error here.
+	if err := checkDirectory(l.cfg.Cwd); err != nil {
+		return nil, startError(spec.SessionID, "agent_cwd", err)
+	}
+	dir, owner, err := l.newIODir(spec)
+	if err != nil {
+		return nil, startError(spec.SessionID, "io directory", err)
+	}
+	p := &Process{l: l, session: spec.SessionID, dir: dir, done: make(chan struct{}), reaped: make(chan struct{}), started: time.Now()}
+	if err := p.spawn(l.environment(spec, dir), owner); err != nil {
+		return nil, startError(spec.SessionID, "supervisor", errors.Join(err, supervisor.RemoveTree(dir.path)))
+	}
 	return p, nil
 }
 
@@ -84,15 +102,18 @@ func (l *Launcher) beginStart() bool {
 
 // spawn starts the supervisor. It uses fork and exec directly and not package os/exec, which
 // waits by pid and takes a missing exit status for an error; here the socket tells the truth.
-func (p *Process) spawn(env []string) error {
+func (p *Process) spawn(env []string, owner ownerDir) error {
 	in := supervisor.Instructions{
 		Shell:    p.l.shell,
 		Command:  p.l.cfg.Command,
+		Login:    p.l.cfg.LoginShell,
 		Cwd:      p.l.cfg.Cwd,
 		IODir:    p.dir.path,
 		Grace:    p.l.cfg.KillGrace,
+		WindDown: p.l.windDown,
 		LogLimit: p.l.cfg.LogLimit,
 		OwnerPID: os.Getpid(),
+		Prune:    p.l.prune(owner),
 		Env:      env,
 	}
 	instructions, err := instructionsFile(p.dir.path, in.Encode())
@@ -113,24 +134,30 @@ func (p *Process) spawn(env []string) error {
 	defer unix.Close(pair[1])
 	pidFD := -1
 	null := p.l.devNull.Fd()
-	pid, err := syscall.ForkExec(p.l.supervisor, []string{supervisor.Argv0}, &syscall.ProcAttr{
+	pid, err := syscall.ForkExec(p.l.supervisor.exec, []string{supervisor.Argv0}, &syscall.ProcAttr{
 		Env:   supervisorEnv(),
-		Files: []uintptr{null, uintptr(log), uintptr(log), uintptr(pair[1]), uintptr(instructions)},
+		Files: []uintptr{null, uintptr(log), uintptr(log), uintptr(pair[1]), uintptr(instructions), owner.lock.Fd()},
 		// Out of the trainer's process group, so that Ctrl-C in a terminal meets the trainer only.
 		// Not a session of its own, which would put it into a scheduling group of its own.
 		Sys: &syscall.SysProcAttr{Setpgid: true, PidFD: &pidFD},
 	})
 	if err != nil {
 		unix.Close(pair[0])
-		return fmt.Errorf("%s: %w", p.l.supervisor, err)
+		return fmt.Errorf("%s: %w", p.l.supervisor.name, err)
 	}
 	_ = unix.SetNonblock(pair[0], true) // the runtime's poller waits, not a thread
-	p.pid = pid
+	p.supervisor = newChild(pid, pidFD)
 	p.conn = os.NewFile(uintptr(pair[0]), "agent-supervisor")
-	if pidFD >= 0 {
-		p.pidFD = os.NewFile(uintptr(pidFD), "agent-supervisor-pidfd")
-	}
 	return nil
+}
+
+// prune lists the directories that go with a dead owner's last IO directory.
+func (l *Launcher) prune(owner ownerDir) []string {
+	dirs := []string{owner.path, filepath.Dir(owner.path)}
+	if l.cfg.PruneRunDir {
+		dirs = append(dirs, l.cfg.RunDir)
+	}
+	return dirs
 }
 
 // supervisorEnv holds nothing of the agent's environment, which must not influence the

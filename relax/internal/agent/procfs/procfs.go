@@ -109,16 +109,39 @@ func All() []int {
 	return out
 }
 
+// CommandLine is the command line of pid with its arguments separated by spaces, or its name in
+// square brackets where it has none, limit bytes at most.
+func CommandLine(pid, limit int) string {
+	base := "/proc/" + strconv.Itoa(pid)
+	data, _ := os.ReadFile(base + "/cmdline")
+	data = bytes.TrimRight(data, "\x00")
+	if len(data) == 0 {
+		name, _ := os.ReadFile(base + "/comm")
+		data = append(append([]byte{'['}, bytes.TrimSpace(name)...), ']')
+	}
+	return string(bytes.ReplaceAll(data[:min(len(data), limit)], []byte{0}, []byte{' '}))
+}
+
 // HasEnv reports whether pid was started with the environment entry "NAME=value". It is
 // false where the environment may not be read.
 func HasEnv(pid int, entry string) bool {
+	return anyEnv(pid, func(item []byte) bool { return string(item) == entry })
+}
+
+// HasEnvPrefix reports whether pid was started with an environment entry that begins with
+// prefix. It is false where the environment may not be read.
+func HasEnvPrefix(pid int, prefix string) bool {
+	return anyEnv(pid, func(item []byte) bool { return bytes.HasPrefix(item, []byte(prefix)) })
+}
+
+func anyEnv(pid int, match func(item []byte) bool) bool {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 	if err != nil {
 		return false
 	}
 	for len(data) > 0 {
 		item, rest, _ := bytes.Cut(data, []byte{0})
-		if string(item) == entry {
+		if match(item) {
 			return true
 		}
 		data = rest

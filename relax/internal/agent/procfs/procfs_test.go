@@ -61,6 +61,15 @@ func TestTreeOfARealChild(t *testing.T) {
 	if HasEnv(pid, "RELAX_TEST_MARK=a") || HasEnv(pid, "RELAX_TEST_MARK") {
 		t.Error("HasEnv matches part of an entry")
 	}
+	if !HasEnvPrefix(pid, "RELAX_TEST_MARK=a") || HasEnvPrefix(pid, "TEST_MARK") {
+		t.Error("HasEnvPrefix does not find the beginning of an entry, or finds its middle")
+	}
+	if got := CommandLine(pid, 80); got != "cat" {
+		t.Errorf("CommandLine = %q, want cat", got)
+	}
+	if got := CommandLine(pid, 2); got != "ca" {
+		t.Errorf("CommandLine of two bytes = %q, want ca", got)
+	}
 }
 
 func TestNoSuchProcess(t *testing.T) {

@@ -12,12 +12,15 @@ package reexec
 
 import (
 	"os"
+	"syscall"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/agent/supervisor"
 )
 
 func init() {
 	if len(os.Args) > 0 && os.Args[0] == supervisor.Argv0 {
-		os.Exit(supervisor.Main())
+		// Not os.Exit: the supervisor owes the program's own exit hooks nothing, and those of the
+		// race detector sleep for a second.
+		syscall.Exit(supervisor.Main())
 	}
 }

@@ -23,7 +23,13 @@ const (
 	OwnerFD = 3
 	// InstructionsFD is a file holding the encoded [Instructions].
 	InstructionsFD = 4
+	// LockFD is the owner's directory, locked. The supervisor only holds it, so that the lock
+	// lives as long as anything is left of the owner.
+	LockFD = 5
 )
+
+// Protocol names what owner and supervisor say to each other. It changes when that changes.
+const Protocol = "relax-agent-2"
 
 // What the owner can ask for while the agent runs.
 const (
@@ -42,14 +48,20 @@ const (
 // Instructions say what to run and how. They travel in a file and not in the supervisor's own
 // environment, so that the agent's environment is exact and cannot influence the supervisor.
 type Instructions struct {
-	// Shell is the program started, as: Shell -c Command.
+	// Shell is the program started, as: Shell -c Command, or with Login as: Shell -lc Command.
 	Shell, Command string
+	Login          bool
 	// Cwd is the agent's working directory.
 	Cwd string
-	// IODir is removed if the owner is gone.
+	// IODir is removed if the owner is gone, and then, if they are empty, the directories of
+	// Prune in this order.
 	IODir string
+	Prune []string
 	// Grace is the time between TERM and KILL.
 	Grace time.Duration
+	// WindDown is the time that processes get to end by themselves which still run when the agent
+	// has ended, as a tee does that it fed. Then they count as left behind and are ended.
+	WindDown time.Duration
 	// LogLimit bounds the log file in bytes.
 	LogLimit int64
 	// OwnerPID is the process that started the supervisor.
@@ -58,7 +70,7 @@ type Instructions struct {
 	Env []string
 }
 
-const fixedFields = 8
+const fixedFields = 11
 
 var errInstructions = errors.New("supervisor: instructions cannot be read: owner and supervisor are of different versions")
 
@@ -66,18 +78,23 @@ var errInstructions = errors.New("supervisor: instructions cannot be read: owner
 // no argument, path or environment entry can.
 func (in *Instructions) Encode() []byte {
 	size := 128 + len(in.Shell) + len(in.Command) + len(in.Cwd) + len(in.IODir)
-	for _, entry := range in.Env {
-		size += len(entry) + 1
+	for _, list := range [][]string{in.Prune, in.Env} {
+		for _, entry := range list {
+			size += len(entry) + 1
+		}
 	}
 	out := make([]byte, 0, size)
 	for _, field := range [fixedFields]string{
-		"relax-agent-1", in.Shell, in.Command, in.Cwd, in.IODir,
+		Protocol, in.Shell, in.Command, in.Cwd, in.IODir,
 		strconv.FormatInt(int64(in.Grace), 10), strconv.FormatInt(in.LogLimit, 10), strconv.Itoa(in.OwnerPID),
+		strconv.FormatBool(in.Login), strconv.FormatInt(int64(in.WindDown), 10), strconv.Itoa(len(in.Prune)),
 	} {
 		out = append(append(out, field...), 0)
 	}
-	for _, entry := range in.Env {
-		out = append(append(out, entry...), 0)
+	for _, list := range [][]string{in.Prune, in.Env} {
+		for _, entry := range list {
+			out = append(append(out, entry...), 0)
+		}
 	}
 	return out
 }
@@ -88,18 +105,23 @@ func DecodeInstructions(data []byte) (Instructions, error) {
 		return Instructions{}, errInstructions
 	}
 	fields := strings.Split(string(data[:len(data)-1]), "\x00")
-	if len(fields) < fixedFields || fields[0] != "relax-agent-1" {
+	if len(fields) < fixedFields || fields[0] != Protocol {
 		return Instructions{}, errInstructions
 	}
-	in := Instructions{Shell: fields[1], Command: fields[2], Cwd: fields[3], IODir: fields[4], Env: fields[fixedFields:]}
+	rest := fields[fixedFields:]
 	grace, err1 := strconv.ParseInt(fields[5], 10, 64)
 	limit, err2 := strconv.ParseInt(fields[6], 10, 64)
 	owner, err3 := strconv.Atoi(fields[7])
-	if err1 != nil || err2 != nil || err3 != nil {
+	windDown, err4 := strconv.ParseInt(fields[9], 10, 64)
+	prune, err5 := strconv.Atoi(fields[10])
+	if err1 != nil || err2 != nil || err3 != nil || err4 != nil || err5 != nil || prune < 0 || prune > len(rest) {
 		return Instructions{}, errInstructions
 	}
-	in.Grace, in.LogLimit, in.OwnerPID = time.Duration(grace), limit, owner
-	return in, nil
+	return Instructions{
+		Shell: fields[1], Command: fields[2], Login: fields[8] == "true", Cwd: fields[3], IODir: fields[4],
+		Grace: time.Duration(grace), WindDown: time.Duration(windDown), LogLimit: limit, OwnerPID: owner,
+		Prune: rest[:prune:prune], Env: rest[prune:],
+	}, nil
 }
 
 func readInstructions(fd int) (Instructions, error) {

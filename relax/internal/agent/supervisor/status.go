@@ -16,8 +16,14 @@ type Status struct {
 	Signal int `json:"signal"`
 	// Reason is one of the Reason constants.
 	Reason string `json:"reason"`
-	// Error says what went wrong with supervision itself, "" if nothing.
+	// Error says what went wrong with supervision itself, "" if nothing. Errno is the system's
+	// number for it, 0 if it has none.
 	Error string `json:"error"`
+	Errno int    `json:"errno"`
+	// LeftBehind counts the processes that were running when the agent had ended by itself, and
+	// Names holds the command lines of the first few.
+	LeftBehind int      `json:"left_behind"`
+	Names      []string `json:"names"`
 	// Rusage counts the agent and everything below it.
 	Rusage Rusage `json:"rusage"`
 }
@@ -45,7 +51,18 @@ func (s *Status) line() []byte {
 	out = appendJSONString(out, s.Reason)
 	out = append(out, `,"error":`...)
 	out = appendJSONString(out, s.Error)
-	out = append(out, `,"rusage":{"utime_s":`...)
+	out = append(out, `,"errno":`...)
+	out = strconv.AppendInt(out, int64(s.Errno), 10)
+	out = append(out, `,"left_behind":`...)
+	out = strconv.AppendInt(out, int64(s.LeftBehind), 10)
+	out = append(out, `,"names":[`...)
+	for i, name := range s.Names {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = appendJSONString(out, name)
+	}
+	out = append(out, `],"rusage":{"utime_s":`...)
 	out = strconv.AppendFloat(out, s.Rusage.UserSec, 'f', 6, 64)
 	out = append(out, `,"stime_s":`...)
 	out = strconv.AppendFloat(out, s.Rusage.SysSec, 'f', 6, 64)

@@ -19,8 +19,9 @@ import (
 	"context"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -28,12 +29,22 @@ import (
 const (
 	// leftoverGrace is the time that processes get which the agent left behind at its own end.
 	leftoverGrace = 500 * time.Millisecond
+	// maxNames bounds how many processes left behind are named, nameBytes each name.
+	maxNames  = 8
+	nameBytes = 80
 	// giveUp is the time after KILL at which processes that cannot die are reported and left.
 	giveUp = 10 * time.Second
 	// idleWait bounds a wait with nothing to do; a lost wake-up costs that much at most.
 	idleWait = 10 * time.Second
 	// busyWait is the time between two looks at processes that are to end.
 	busyWait = 5 * time.Millisecond
+	// chaseWait is that time while processes are killed. They may fork meanwhile, and whoever
+	// forks without end must be met more often than it forks. After chaseFor it is busyWait:
+	// then they are not running away but stuck.
+	chaseWait = time.Millisecond
+	chaseFor  = 2 * time.Second
+	// chases is the number of rounds of signals between two waits then.
+	chases = 8
 )
 
 // Main supervises one agent as the instructions on [InstructionsFD] say and returns the
@@ -41,9 +52,14 @@ const (
 // on [OwnerFD] only.
 func Main() int {
 	runtime.LockOSThread() // the agent's death signal is bound to the thread that starts it
+	if len(os.Args) == 2 && os.Args[1] == ArgCheck {
+		return selfCheck()
+	}
 	clearInheritedSignals()
-	closeFrom(InstructionsFD + 1)
+	setName(Argv0)
+	closeFrom(LockFD + 1)
 	syscall.CloseOnExec(OwnerFD)
+	syscall.CloseOnExec(LockFD)
 	in, err := readInstructions(InstructionsFD)
 	if err != nil {
 		os.Stderr.WriteString(Argv0 + " is started by the rollout engine and does nothing by itself (" + err.Error() + ")\n")
@@ -84,20 +100,23 @@ type supervision struct {
 	// stopped is the reason for which the agent was told to end, "" while it may run.
 	stopped string
 	// signalled is set once TERM was sent; from killAt on KILL is sent.
-	signalled bool
-	killAt    time.Time
-	quiet     bool // nothing but log output happened in the last wait
+	signalled  bool
+	killAt     time.Time
+	windDownAt time.Time // when what the agent left behind is told to end; zero while it runs
+	left       int       // processes the agent left behind
+	leftNames  []string  // of the first few of them
+	quiet      bool      // nothing but log output happened in the last wait
 }
 
 func (s *supervision) run() {
 	s.log = newBoundedLog(1, s.in.LogLimit)
-	if err := s.start(); err != "" {
-		s.report(Status{ExitCode: -1, Reason: ReasonStartFailed, Error: err})
+	s.watchSignals() // first, or a signal that comes early would end the agent without grace
+	if failed := s.start(); failed != nil {
+		s.report(Status{ExitCode: -1, Reason: ReasonStartFailed, Error: failed.text, Errno: int(failed.errno)})
 		return
 	}
 	started := Started{PID: s.leader}
 	s.send(started.line())
-	s.watchSignals()
 	for {
 		s.wait()
 		if s.settled() {
@@ -107,19 +126,34 @@ func (s *supervision) run() {
 	s.finish()
 }
 
-// start starts the agent. It returns what failed, naming the option at fault.
-func (s *supervision) start() string {
+// A startFailure says what failed, naming the option at fault, and why.
+type startFailure struct {
+	text  string
+	errno syscall.Errno
+}
+
+func failure(text string, err error) *startFailure {
+	errno, _ := err.(syscall.Errno)
+	return &startFailure{text + ": " + err.Error(), errno}
+}
+
+// start starts the agent.
+func (s *supervision) start() *startFailure {
 	if err := becomeSubreaper(); err != nil {
-		return "the kernel refuses PR_SET_CHILD_SUBREAPER: " + err.Error()
+		return failure("the kernel refuses PR_SET_CHILD_SUBREAPER", err)
 	}
 	s.watchOwner()
 	var ends [2]int
 	if err := syscall.Pipe2(ends[:], syscall.O_CLOEXEC); err != nil {
-		return "no pipe for the agent's output: " + err.Error()
+		return failure("no pipe for the agent's output", err)
 	}
 	_ = syscall.SetNonblock(ends[0], true)
+	flag := "-c"
+	if s.in.Login {
+		flag = "-lc"
+	}
 	leaderFD := -1
-	pid, err := syscall.ForkExec(s.in.Shell, []string{s.in.Shell, "-c", s.in.Command}, &syscall.ProcAttr{
+	pid, err := syscall.ForkExec(s.in.Shell, []string{s.in.Shell, flag, s.in.Command}, &syscall.ProcAttr{
 		Dir:   s.in.Cwd,
 		Env:   s.in.Env,
 		Files: []uintptr{0, uintptr(ends[1]), uintptr(ends[1])},
@@ -130,24 +164,24 @@ func (s *supervision) start() string {
 		return s.explainStart(err)
 	}
 	s.leader, s.leaderFD, s.pipe = pid, leaderFD, ends[0]
-	return ""
+	return nil
 }
 
-func (s *supervision) explainStart(err error) string {
+func (s *supervision) explainStart(err error) *startFailure {
 	var st syscall.Stat_t
 	if cwdErr := syscall.Stat(s.in.Cwd, &st); cwdErr != nil {
-		return "agent_cwd " + s.in.Cwd + ": " + cwdErr.Error()
+		return failure("agent_cwd "+s.in.Cwd, cwdErr)
 	}
 	if st.Mode&syscall.S_IFMT != syscall.S_IFDIR {
-		return "agent_cwd " + s.in.Cwd + " is not a directory"
+		return failure("agent_cwd "+s.in.Cwd, syscall.ENOTDIR)
 	}
 	switch err {
 	case syscall.EACCES:
-		return "agent_cwd " + s.in.Cwd + " cannot be entered, or " + s.in.Shell + " cannot be executed: " + err.Error()
+		return failure("agent_cwd "+s.in.Cwd+" cannot be entered, or "+s.in.Shell+" cannot be executed", err)
 	case syscall.E2BIG:
-		return "agent_command and environment are longer than the system allows: " + err.Error()
+		return failure("agent_command and environment are longer than the system allows", err)
 	}
-	return "cannot start " + s.in.Shell + ": " + err.Error()
+	return failure("cannot start "+s.in.Shell, err)
 }
 
 // watchOwner holds the owner's process itself, beside the socket: a child that the owner forked
@@ -209,12 +243,23 @@ func (s *supervision) wait() {
 
 func (s *supervision) timeout() time.Duration {
 	switch {
+	case s.chasing():
+		return chaseWait
 	case s.leaderDone || s.stopped != "":
 		return busyWait
 	case s.leaderFD < 0: // an old kernel: only SIGCHLD tells, and it can come between two waits
 		return 50 * time.Millisecond
 	}
 	return idleWait
+}
+
+// chasing reports whether KILL is being sent and may be running behind processes that fork.
+func (s *supervision) chasing() bool {
+	if !s.signalled {
+		return false
+	}
+	since := time.Since(s.killAt)
+	return since >= 0 && since < chaseFor
 }
 
 func (s *supervision) hearOwner() {
@@ -271,6 +316,9 @@ func (s *supervision) reap() {
 }
 
 func (s *supervision) terminate(killAt time.Time) {
+	if s.leaderDone && s.stopped == "" {
+		s.left, s.leftNames = survivors()
+	}
 	s.signalled, s.killAt = true, killAt
 	signalTree(s.leader, s.leaderDone, syscall.SIGTERM)
 	signalTree(s.leader, s.leaderDone, syscall.SIGCONT) // a stopped process would not see TERM
@@ -290,14 +338,35 @@ func (s *supervision) settled() bool {
 	if s.stopped == ReasonOwnerGone && !s.signalled { // it was gone before the agent started
 		s.terminate(now.Add(s.in.Grace))
 	}
-	if s.leaderDone && !s.signalled {
+	if s.leaderDone && !s.signalled && s.woundDown(now) {
 		s.terminate(now.Add(min(s.in.Grace, leftoverGrace)))
 	}
 	if s.signalled && !now.Before(s.killAt) {
-		signalTree(s.leader, s.leaderDone, syscall.SIGKILL)
-		return now.After(s.killAt.Add(giveUp))
+		s.kill()
+		return s.alone || now.After(s.killAt.Add(giveUp))
 	}
 	return false
+}
+
+// woundDown reports whether processes the agent left have had their time to end by themselves.
+func (s *supervision) woundDown(now time.Time) bool {
+	if s.windDownAt.IsZero() {
+		s.windDownAt = now.Add(s.in.WindDown)
+	}
+	return !now.Before(s.windDownAt)
+}
+
+func (s *supervision) kill() {
+	rounds := 1
+	if s.chasing() {
+		rounds = chases
+	}
+	for range rounds {
+		signalTree(s.leader, s.leaderDone, syscall.SIGKILL)
+		if s.reap(); s.alone {
+			return
+		}
+	}
 }
 
 func (s *supervision) finish() {
@@ -311,8 +380,10 @@ func (s *supervision) finish() {
 		st.Signal = int(s.ended.Signal())
 	}
 	if !s.alone {
-		st.Error = "processes survived KILL; they are left to the system"
+		n, names := survivors()
+		st.Error = strconv.Itoa(n) + " processes survived KILL and are left to the system: " + strings.Join(names, ", ")
 	}
+	st.LeftBehind, st.Names = s.left, s.leftNames
 	if s.pipe >= 0 {
 		s.log.drain(s.pipe)
 	}
@@ -325,7 +396,11 @@ func (s *supervision) report(st Status) {
 	s.send(st.line())
 	if s.stopped == ReasonOwnerGone && s.in.IODir != "" {
 		_ = RemoveTree(s.in.IODir)
-		_ = syscall.Rmdir(filepath.Dir(s.in.IODir)) // only if it was the last one
+		for _, dir := range s.in.Prune {
+			if syscall.Rmdir(dir) != nil { // something else is in it
+				return
+			}
+		}
 	}
 }
 

@@ -9,14 +9,15 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
 
 func TestInstructionsRoundTrip(t *testing.T) {
 	for _, in := range []Instructions{
-		{Shell: "/bin/bash", Command: "a 'b'\nc", Cwd: "/x y", IODir: "/z", Grace: 5 * time.Second, LogLimit: 1 << 20, OwnerPID: 42, Env: []string{"A=1", "B=", "C=a=b\n"}},
-		{Env: []string{}},
+		{Shell: "/bin/bash", Command: "a 'b'\nc", Cwd: "/x y", IODir: "/z", Grace: 5 * time.Second, WindDown: time.Second, LogLimit: 1 << 20, OwnerPID: 42, Login: true, Prune: []string{"/a", "/b"}, Env: []string{"A=1", "B=", "C=a=b\n"}},
+		{Prune: []string{}, Env: []string{}},
 	} {
 		got, err := DecodeInstructions(in.Encode())
 		if err != nil || !reflect.DeepEqual(got, in) {
@@ -29,8 +30,9 @@ func FuzzDecodeInstructions(f *testing.F) {
 	in := Instructions{Shell: "s", Command: "c", Env: []string{"A=1"}}
 	f.Add(in.Encode())
 	f.Add([]byte(""))
-	f.Add([]byte("relax-agent-1\x00"))
-	f.Add([]byte("relax-agent-1\x00a\x00b\x00c\x00d\x00x\x001\x001\x00"))
+	f.Add([]byte(Protocol + "\x00"))
+	f.Add([]byte(Protocol + "\x00a\x00b\x00c\x00d\x00x\x001\x001\x00"))
+	f.Add([]byte(Protocol + "\x00a\x00b\x00c\x00d\x001\x001\x001\x00true\x001\x009\x00A=1\x00"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		in, err := DecodeInstructions(data)
 		if err != nil {
@@ -45,14 +47,15 @@ func FuzzDecodeInstructions(f *testing.F) {
 
 func TestStatusIsJSON(t *testing.T) {
 	for _, text := range []string{"", `a "b" \ c`, "tab\tnewline\nbell\a", "é \u2028", "bad \xff byte"} {
-		want := Status{ExitCode: -1, Signal: 9, Reason: ReasonExit, Error: text, Rusage: Rusage{UserSec: 1.25, SysSec: 0.000001, MaxRSSKB: 7}}
+		want := Status{ExitCode: -1, Signal: 9, Reason: ReasonExit, Error: text, Errno: 11, LeftBehind: 2, Names: []string{text, "b"}, Rusage: Rusage{UserSec: 1.25, SysSec: 0.000001, MaxRSSKB: 7}}
 		line := want.line()
 		var got Status
 		if err := json.Unmarshal(line, &got); err != nil {
 			t.Fatalf("%s: %v", line, err)
 		}
 		want.Error = strings.ToValidUTF8(text, "\uFFFD")
-		if got != want {
+		want.Names[0] = want.Error
+		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 		if strings.Count(string(line), "\n") != 1 {
@@ -143,5 +146,35 @@ func TestRemoveTree(t *testing.T) {
 	}
 	if err := RemoveTree(dir); err != nil {
 		t.Errorf("of nothing: %v", err)
+	}
+}
+
+func TestCloseListed(t *testing.T) {
+	const first = 700 // this test's own descriptors are below
+	open := func(fd int) bool {
+		var st syscall.Stat_t
+		return syscall.Fstat(fd, &st) == nil
+	}
+	for _, fd := range []int{first - 1, first, first + 17} {
+		if open(fd) {
+			t.Fatalf("descriptor %d is in use", fd)
+		}
+		if err := syscall.Dup3(0, fd, syscall.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer syscall.Close(first - 1)
+	closeListed(first)
+	if !open(first-1) || open(first) || open(first+17) {
+		t.Errorf("open: %d %v, %d %v, %d %v, want only the first", first-1, open(first-1), first, open(first), first+17, open(first+17))
+	}
+}
+
+func TestCheckIsJSON(t *testing.T) {
+	for _, want := range []Check{{}, {Protocol: Protocol, Subreaper: true, Proc: true}, {PidFD: true, CloseRange: true}} {
+		var got Check
+		if err := json.Unmarshal(want.line(), &got); err != nil || got != want {
+			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
 	}
 }

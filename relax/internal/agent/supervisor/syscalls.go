@@ -16,6 +16,7 @@ const (
 	sysPidfdOpen       = 434
 	sysCloseRange      = 436
 
+	prSetName           = 15
 	prSetChildSubreaper = 36
 	wAll                = 0x40000000
 	highestSignal       = 64
@@ -49,12 +50,24 @@ func becomeSubreaper() error {
 	return nil
 }
 
+// setName is what ps and top show, which otherwise is the number of the descriptor the
+// supervisor was executed from. The kernel keeps 15 bytes.
+func setName(name string) {
+	var buf [16]byte
+	copy(buf[:15], name)
+	syscall.RawSyscall6(syscall.SYS_PRCTL, prSetName, uintptr(unsafe.Pointer(&buf[0])), 0, 0, 0, 0)
+}
+
 // closeFrom closes every descriptor from first on. The trainer's inheritable descriptors (GPU
 // devices, listeners, other pipes) would otherwise live as long as the agent.
 func closeFrom(first int) {
-	if _, _, errno := syscall.RawSyscall(sysCloseRange, uintptr(first), ^uintptr(0)>>32, 0); errno == 0 {
-		return
+	if _, _, errno := syscall.RawSyscall(sysCloseRange, uintptr(first), ^uintptr(0)>>32, 0); errno != 0 {
+		closeListed(first)
 	}
+}
+
+// closeListed is closeFrom for kernels before 5.9 and sandboxes without close_range.
+func closeListed(first int) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return

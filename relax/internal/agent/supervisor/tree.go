@@ -3,6 +3,7 @@
 package supervisor
 
 import (
+	"strconv"
 	"syscall"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/agent/procfs"
@@ -55,4 +56,23 @@ func signalBelow(pid, leader int, grouped bool, sig syscall.Signal) {
 		}
 		syscall.Close(fd)
 	}
+}
+
+// survivors counts the processes below this one that still run, and names the first few.
+func survivors() (n int, names []string) {
+	var walk func(parent, depth int)
+	walk = func(parent, depth int) {
+		for _, pid := range procfs.Children(parent) {
+			if st, ok := procfs.ReadStat(pid); ok && st.State != 'Z' && st.State != 'X' {
+				if n++; len(names) < maxNames {
+					names = append(names, procfs.CommandLine(pid, nameBytes)+" (pid "+strconv.Itoa(pid)+")")
+				}
+			}
+			if depth > 0 { // a bound, because the tree changes while it is walked
+				walk(pid, depth-1)
+			}
+		}
+	}
+	walk(syscall.Getpid(), 64)
+	return n, names
 }
