@@ -26,6 +26,9 @@ const (
 	PerSeq1    Domain = 2 // rows + 1 elements: ragged boundaries
 	PerSegment Domain = 3 // one element a weight-version segment
 	PerByte    Domain = 4 // raw bytes
+	PerTurn    Domain = 5 // one element a response
+	PerRoute   Domain = 6 // layers x top k elements for all tokens of a row but the last
+	PerBatch   Domain = 7 // of the batch as a whole
 )
 
 // A Code is the kind of number a column holds. The numbers are DLPack's type codes.

@@ -40,14 +40,16 @@ func twoRows() []Row {
 			},
 			PromptLen: 3,
 			Segments:  []Segment{{3, 1}, {6, 2}},
-			Reward:    1, Advantage: 0.5, GroupID: 9, SessionSeq: 0, Turns: 2, Aborts: 1,
+			TurnTable: []Turn{{Start: 3, Len: 2, Advantage: 0.5}, {Start: 6, Len: 1, Advantage: 0.5}},
+			Reward:    1, RawReward: 1, Advantage: 0.5, GroupID: 9, SessionSeq: 0, SampleIndex: 18, Partition: 6, Turns: 2, Aborts: 1,
 			Meta: []byte(`{"a":1}`),
 		},
 		{
 			Pieces:    []Piece{{Tokens: []int32{8}}, {Tokens: []int32{9}, Logprobs: []float32{0}}},
 			PromptLen: 1,
 			Segments:  []Segment{{1, 2}},
-			Reward:    math.NaN(), Advantage: -0.5, GroupID: 9, SessionSeq: 1, Turns: 1, Status: Truncated,
+			TurnTable: []Turn{{Start: 1, Len: 1, Advantage: -0.5}},
+			Reward:    math.NaN(), RawReward: 1, Advantage: -0.5, GroupID: 9, SessionSeq: 1, SampleIndex: 19, Turns: 1, Status: Truncated,
 			Meta: []byte(`{}`),
 		},
 	}
@@ -77,6 +79,23 @@ func TestBuild(t *testing.T) {
 	expect(t, b, "seg_offsets", []int64{0, 2, 3})
 	expect(t, b, "seg_start", []int32{3, 6, 1})
 	expect(t, b, "seg_weight_version", []int64{1, 2, 2})
+	expect(t, b, "total_lengths", []int64{7, 2})
+	expect(t, b, "response_lengths", []int64{4, 1})
+	expect(t, b, "raw_reward", []float32{1, 1})
+	expect(t, b, "sample_indices", []int64{18, 19})
+	expect(t, b, "sample_index_mask_sums", []int64{3, 1})
+	expect(t, b, "partition", []int64{6, 0})
+	expect(t, b, "truncated", []int64{0, 1})
+	expect(t, b, "turn_offsets", []int64{0, 2, 3})
+	expect(t, b, "turn_start", []int32{3, 6, 1})
+	expect(t, b, "turn_len", []int32{2, 1, 1})
+	expect(t, b, "turn_advantage", []float32{0.5, 0.5, -0.5})
+	expect(t, b, "turn_masked", []uint8{0, 0, 0})
+	for _, name := range []string{"advantages", "routed_experts", "routed_experts_shape"} {
+		if _, ok := b.Column(name); ok {
+			t.Errorf("the batch has column %s, which nobody asked for", name)
+		}
+	}
 	expect(t, b, "meta_offsets", []int64{0, 7, 9})
 	expect(t, b, "meta_json", []uint8(`{"a":1}{}`))
 	if r := View[float64](b, "reward"); r[0] != 1 || !math.IsNaN(r[1]) {

@@ -26,10 +26,6 @@ func (f *Forest) Fates(exported ...*Node) Fates {
 	return a
 }
 
-// TrainedTokens is the number of sampled tokens in the rows of the exported nodes; a token
-// that several rows share counts once. The rest of SampledTokens was dropped.
-func (f *Forest) TrainedTokens(exported ...*Node) int { return f.Fates(exported...).Trained }
-
 // ancestry has the responses of the lineages of nodes, each once.
 func ancestry(nodes []*Node) map[*Node]bool {
 	seen, responses := map[*Node]bool{}, map[*Node]bool{}

@@ -58,10 +58,35 @@ type Generation struct {
 	RequestID string
 	// ParseError says why the text was kept raw, "" if it parsed.
 	ParseError string
-	// PromptTokens and CachedTokens are the usage of the turn.
+	// PromptTokens and CachedTokens are what the backend prefilled and found in its cache, over all
+	// attempts.
 	PromptTokens, CachedTokens int
-	// Seconds is the time in the backend, WallSeconds from arrival to commit.
-	Seconds, WallSeconds float64
+	// Spec are the counts of speculative decoding over all attempts.
+	Spec Speculation
+	// Experts are the routed experts of the positions that the lineage above did not have, in
+	// pieces with rising starts, one for each attempt that brought some.
+	Experts []Experts
+	// Seconds is the time in the backend, QueueSeconds the wait before its attempts for gate and
+	// admission, LeaseSeconds the wait for the Group's lease, WallSeconds all from arrival to commit.
+	Seconds, QueueSeconds, LeaseSeconds, WallSeconds float64
+}
+
+// Speculation are counts of speculative decoding. Zero is data, absent is missing.
+type Speculation struct {
+	// Accepted of the Proposed draft tokens; Rated says that the backend gave both.
+	Accepted, Proposed int
+	Rated              bool
+	// Verifications are the steps that brought the tokens; Verified says that the backend gave them.
+	Verifications int
+	Verified      bool
+}
+
+// Experts are the experts a mixture-of-experts model routed a lineage's tokens to, at the positions
+// [Start, End) counted from the lineage's first token.
+type Experts struct {
+	Start, End int
+	// Base64 is as the backend sent it; the forest does not look inside.
+	Base64 []byte
 }
 
 // A Node is one committed piece of conversation. Its messages and tokens never change.

@@ -265,7 +265,7 @@ func checkExport(t *testing.T, f *Forest, truth *model, sampled int, label strin
 	if got := f.Contexts(); !slices.Equal(got, contexts) {
 		t.Fatalf("%s: contexts %v, want %v", label, ids(got), ids(contexts))
 	}
-	if trained := f.TrainedTokens(all...); trained != sampled {
+	if trained := f.Fates(all...).Trained; trained != sampled {
 		t.Fatalf("%s: all responses train %d of %d tokens", label, trained, sampled)
 	}
 	if _, err := f.Implicit(); (err == nil) != (len(contexts) == 1) || err != nil && !errors.Is(err, ErrNotFinalizable) {

@@ -54,6 +54,17 @@ func (n *Node) Prompt() []int32 { return n.prompt }
 // Generation is what a response holds, nil for other kinds. It must not be changed.
 func (n *Node) Generation() *Generation { return n.generation }
 
+// RoutedEnd is the number of positions of the lineage, from its first token on, whose routed
+// experts are recorded.
+func (n *Node) RoutedEnd() int {
+	for ; n != nil; n = n.parent {
+		if g := n.generation; g != nil && len(g.Experts) > 0 {
+			return g.Experts[len(g.Experts)-1].End
+		}
+	}
+	return 0
+}
+
 // Responses counts the responses of the lineage with the node.
 func (n *Node) Responses() int { return n.responses }
 

@@ -55,6 +55,8 @@ type Lineage struct {
 	Turns, Aborts int
 	// TurnTable has the responses in order.
 	TurnTable []Turn
+	// Experts are the routed experts of all responses in order, nil if there are none.
+	Experts []Experts
 	// Truncated: the last turn was cut off, or the row ends with an unanswered observation.
 	Truncated bool
 	// StartRollout is the step of the first response.
@@ -140,6 +142,7 @@ func (l *Lineage) respond(n *Node, before bool) {
 	}
 	l.Pieces = append(l.Pieces, piece)
 	l.TurnTable = append(l.TurnTable, Turn{Start: l.Len, End: l.Len + len(g.IDs), Masked: before, Node: n})
+	l.Experts = append(l.Experts, g.Experts...)
 	l.Len += len(g.IDs)
 	l.Turns++
 	l.Aborts += g.Aborts

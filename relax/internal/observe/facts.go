@@ -49,8 +49,20 @@ type Process struct {
 	UserSec     float64
 	SysSec      float64
 	MaxRSSKB    int64
+	// LeftBehind counts processes that still ran when the agent had ended; the first few are named.
+	LeftBehind      int
+	LeftBehindNames []string
 	// Log is the file that keeps its output, "" if it is not kept; LogTail the output's end.
 	Log, LogTail string
+}
+
+// Exited is the code the process left with, nil if it did not run or was killed.
+func (p *Process) Exited() *int {
+	if !p.Launched || p.Signal != "" || p.ExitCode < 0 {
+		return nil
+	}
+	code := p.ExitCode
+	return &code
 }
 
 // Request is one model request that made a turn or failed.
@@ -112,7 +124,9 @@ type Attempt struct {
 	Queued, Started, Ended time.Duration
 	// Version is the weight version of its tokens.
 	Version int64
-	Tokens  int
+	// Protected: the Session was aborted often enough, and could not be aborted any more.
+	Protected bool
+	Tokens    int
 	// Finish is the backend's word for its end; or FinishError, FinishNotSent.
 	Finish string
 }

@@ -2,71 +2,235 @@ package observe
 
 import (
 	"math"
-	"slices"
+	"strings"
 )
 
-// A RowStat is what metrics need to know of one delivered row.
+// A RowStat is what metrics need to know of one delivered row. Rows of one Session (Group and
+// Session) are put together before anything is averaged: a Session counts once, however many
+// contexts it exports. A turn that several rows of it hold is to be counted in the first only.
 type RowStat struct {
-	// Reward is the primary reward, NaN if unset.
+	// Group and Session name the logical Session: its Group and its place in it.
+	Group   int64
+	Session int
+	// Reward is the primary reward the row carries, NaN if it carries none.
 	Reward float64
-	// ResponseLen counts tokens with loss mask 1.
-	ResponseLen int
-	Turns       int
-	Truncated   bool
+	// Helpers are the other numbers of a reward object, see [RewardHelpers]; Category is the value
+	// that log_reward_category picks of it, "" for none.
+	Helpers  map[string][]float64
+	Category string
+	// Metadata are the numbers of the row's metadata, see [NumericFields]; StopReason is the
+	// agent's, see [StopReason].
+	Metadata   map[string]float64
+	StopReason string
+	// ResponseLen counts tokens with loss mask 1, TotalLen those from the first response on.
+	ResponseLen, TotalLen int
+	Turns                 int
+	Truncated             bool
+	// Repetitive: see [Repetitive].
+	Repetitive bool
+	// Images and ImageTokens count media of the row.
+	Images, ImageTokens int
 	// PromptTokens and CachedTokens are what the backend prefilled and found in its cache.
 	PromptTokens, CachedTokens int
+	// Spec are the counters of speculative decoding.
+	Spec Spec
 	// Staleness is the step's rollout id minus the one of the row's first response.
 	Staleness int64
+	// VersionSpread is the newest weight version of the row's tokens minus the oldest.
+	VersionSpread int64
+	// Seconds is the time the turns spent in the backend, OtherSeconds the rest of their wall time.
+	Seconds, OtherSeconds float64
+	// BarrierSeconds is the time from the Group's start until all its Sessions had made a request,
+	// LeaseSeconds the time from there to its lease: both are the Session's, not a context's.
+	// QueueSeconds is the turns' wait for gate and admission after the lease.
+	BarrierSeconds, LeaseSeconds, QueueSeconds float64
+	// ParseErrors counts turns that kept their raw text.
+	ParseErrors int
 }
 
-// StepMetrics are the numbers of a step under the reference's names (pipeline 7.3 B).
-func StepMetrics(rows []RowStat) map[string]float64 {
-	m := map[string]float64{}
-	if len(rows) == 0 {
+// Spec are the counters of speculative decoding over generations, each counted once (reference
+// pipeline 7.4). A generation without both counters of a ratio takes no part in it.
+type Spec struct {
+	// Generations counts all, Rated those with accepted and proposed draft tokens, Verified those
+	// with completion tokens and verification steps.
+	Generations, Rated, Verified int
+	Accepted, Proposed           int64
+	Completion, Verifications    int64
+}
+
+// Add counts other generations.
+func (s *Spec) Add(o Spec) {
+	s.Generations += o.Generations
+	s.Rated += o.Rated
+	s.Verified += o.Verified
+	s.Accepted += o.Accepted
+	s.Proposed += o.Proposed
+	s.Completion += o.Completion
+	s.Verifications += o.Verifications
+}
+
+// A DropStat is what was dropped for one reason.
+type DropStat struct {
+	Reason         string
+	Groups, Tokens int64
+}
+
+// Filtered begins the drop reason of a Group a dynamic sampling filter took out; the filter's own
+// word follows.
+const Filtered = "filtered:"
+
+// A Step is what metrics need to know of a step beside its rows.
+type Step struct {
+	Rollout int64
+	// Seconds is the step's wall time, GPUs the number the backend runs on (rollout_num_gpus), 0 if
+	// unknown.
+	Seconds float64
+	GPUs    int
+	// Passrate asks for pass@k (log_passrate).
+	Passrate bool
+	// Estimator is advantage_estimator, Custom says that custom_advantage is set.
+	Estimator string
+	Custom    bool
+	Drops     []DropStat
+	// Divergences counts requests that did not go on from their Session's newest turn, by reason.
+	Divergences map[string]int64
+}
+
+// Metrics are the numbers of a step under the reference's names (pipeline 7.3 A to C), and drops
+// and waste, which it does not have. Metrics of nothing are absent.
+func (s Step) Metrics(rows []RowStat) map[string]float64 {
+	m, samples := metrics{}, merge(rows)
+	m["rollout/step"] = float64(s.Rollout)
+	m.drops(s.Drops, samples)
+	for reason, n := range s.Divergences {
+		m["rollout/divergence/"+reason] = float64(n)
+	}
+	if len(samples) == 0 {
 		return m
 	}
-	var rewards, lengths, turns, staleness []float64
-	truncated, prompt, cached := 0.0, 0.0, 0.0
-	for _, r := range rows {
-		if !math.IsNaN(r.Reward) {
-			rewards = append(rewards, r.Reward)
-		}
-		lengths = append(lengths, float64(r.ResponseLen))
-		turns = append(turns, float64(r.Turns))
-		staleness = append(staleness, float64(r.Staleness))
-		if r.Truncated {
-			truncated++
-		}
-		prompt += float64(r.PromptTokens)
-		cached += float64(r.CachedTokens)
+	m.rows("rollout/", samples)
+	m.staleness(samples)
+	if s.Passrate {
+		m.passrate("rollout/passrate/", samples)
 	}
-	if len(rewards) > 0 {
-		m["rollout/raw_reward"] = mean(rewards)
+	if s.Estimator != "ppo" {
+		m.zeroStd("rollout/", samples)
 	}
-	spread(m, "rollout/response_len", lengths)
-	m["rollout/num_turn/min"], m["rollout/num_turn/mean"], m["rollout/num_turn/max"] = slices.Min(turns), mean(turns), slices.Max(turns)
-	m["rollout/staleness/avg"], m["rollout/staleness/max"], m["rollout/staleness/min"] = mean(staleness), slices.Max(staleness), slices.Min(staleness)
-	m["rollout/truncated_ratio"] = truncated / float64(len(rows))
-	if prompt > 0 {
-		m["rollout/prefix_cache_hit_rate"] = cached / prompt
+	if s.Estimator == "rloo" && !s.Custom {
+		m.rloo(samples, s.Drops)
 	}
+	m.perf(s, samples)
+	m.metadata("", samples)
 	return m
 }
 
-func spread(m map[string]float64, name string, values []float64) {
-	sorted := slices.Sorted(slices.Values(values))
-	middle := len(sorted) / 2
-	median := sorted[middle]
-	if len(sorted)%2 == 0 {
-		median = (sorted[middle-1] + sorted[middle]) / 2
-	}
-	m[name+"/mean"], m[name+"/median"], m[name+"/max"], m[name+"/min"] = mean(sorted), median, sorted[len(sorted)-1], sorted[0]
+// An Eval is what metrics need to know of one Eval dataset's result.
+type Eval struct {
+	Rollout int64
+	Dataset string
+	Seconds float64
+	GPUs    int
+	// Passrate asks for pass@k (log_passrate), on the Sessions of each prompt.
+	Passrate bool
 }
 
-func mean(values []float64) float64 {
-	sum := 0.0
-	for _, v := range values {
-		sum += v
+// Metrics are the numbers of one Eval dataset (reference pipeline 7.3 D). An empty result has none.
+func (e Eval) Metrics(rows []RowStat) map[string]float64 {
+	m, samples := metrics{}, merge(rows)
+	if len(samples) == 0 {
+		return m
 	}
-	return sum / float64(len(values))
+	name := "eval/" + e.Dataset
+	m["eval/step"] = float64(e.Rollout)
+	m.rows(name+"/", samples)
+	m.zeroStd(name+"/", samples)
+	if reward, ok := m[name+"/raw_reward"]; ok {
+		m[name] = reward
+	}
+	m[name+"-truncated_ratio"] = m[name+"/truncated_ratio"]
+	if e.Passrate {
+		m.passrate(name+"-", samples)
+	}
+	m.metadata(name+"/", samples)
+	return m
+}
+
+// merge puts the rows of each Session together, in order of first appearance.
+func merge(rows []RowStat) []RowStat {
+	type key struct {
+		group   int64
+		session int
+	}
+	at := map[key]int{}
+	contexts := map[key]map[string]int{} // how many contexts a metadata mean is of
+	var out []RowStat
+	for _, r := range rows {
+		k := key{r.Group, r.Session}
+		i, known := at[k]
+		if !known {
+			at[k] = len(out)
+			contexts[k] = map[string]int{}
+			first := r
+			first.Metadata = map[string]float64{}
+			out = append(out, first)
+			i = len(out) - 1
+		} else {
+			out[i].add(r)
+		}
+		for name, v := range r.Metadata {
+			contexts[k][name]++
+			n := float64(contexts[k][name])
+			out[i].Metadata[name] += (v - out[i].Metadata[name]) / n
+		}
+	}
+	return out
+}
+
+// add joins another context of the same Session; metadata is the caller's.
+func (r *RowStat) add(o RowStat) {
+	if math.IsNaN(r.Reward) {
+		r.Reward, r.Helpers, r.Category = o.Reward, o.Helpers, o.Category
+	}
+	if r.StopReason == "" {
+		r.StopReason = o.StopReason
+	}
+	r.ResponseLen += o.ResponseLen
+	r.TotalLen += o.TotalLen
+	r.Turns += o.Turns
+	r.Truncated = r.Truncated || o.Truncated
+	r.Repetitive = r.Repetitive || o.Repetitive
+	r.Images += o.Images
+	r.ImageTokens += o.ImageTokens
+	r.PromptTokens += o.PromptTokens
+	r.CachedTokens += o.CachedTokens
+	r.Spec.Add(o.Spec)
+	r.Staleness = max(r.Staleness, o.Staleness)
+	r.VersionSpread = max(r.VersionSpread, o.VersionSpread)
+	r.Seconds += o.Seconds
+	r.OtherSeconds += o.OtherSeconds
+	r.QueueSeconds += o.QueueSeconds
+	r.ParseErrors += o.ParseErrors
+}
+
+// metrics are numbers by name.
+type metrics map[string]float64
+
+// drops counts what was dropped, by reason.
+func (m metrics) drops(drops []DropStat, samples []RowStat) {
+	wasted := 0.0
+	for _, d := range drops {
+		wasted += float64(d.Tokens)
+		m["rollout/dropped_tokens/"+d.Reason] = float64(d.Tokens)
+		if d.Groups == 0 {
+			continue
+		}
+		m["rollout/dropped_groups/"+d.Reason] = float64(d.Groups)
+		if reason, ok := strings.CutPrefix(d.Reason, Filtered); ok && reason != "" {
+			m["rollout/dynamic_filter/drop_"+reason] = float64(d.Groups)
+		}
+	}
+	m["rollout/wasted_tokens"] = wasted
+	if kept := sumOf(samples, func(r *RowStat) float64 { return float64(r.ResponseLen) }); wasted+kept > 0 {
+		m["rollout/wasted_token_ratio"] = wasted / (wasted + kept)
+	}
 }

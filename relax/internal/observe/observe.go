@@ -62,7 +62,17 @@ func (l Line) String() string {
 	for _, f := range l.Fields {
 		fmt.Fprintf(&b, " %s=%v", f.Key, f.Value)
 	}
-	return b.String()
+	return plain(b.String())
+}
+
+// plain takes out what would steer a terminal: agents print colours, and causes quote them.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\n' && r != '\t' || r == 0x7F {
+			return -1
+		}
+		return r
+	}, text)
 }
 
 // AppendJSON appends {"level","component","event","text",fields…,"line"} in that order.

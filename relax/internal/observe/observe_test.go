@@ -25,22 +25,10 @@ func TestStatusSurvivesWhatJSONCannotSay(t *testing.T) {
 	}
 }
 
-func TestStepMetrics(t *testing.T) {
-	m := StepMetrics([]RowStat{
-		{Reward: 1, ResponseLen: 10, Turns: 2, PromptTokens: 30, CachedTokens: 15, Staleness: 1},
-		{Reward: 0, ResponseLen: 20, Turns: 1, Truncated: true},
-		{Reward: math.NaN(), ResponseLen: 60, Turns: 3},
-	})
-	for name, want := range map[string]float64{
-		"rollout/raw_reward": 0.5, "rollout/response_len/mean": 30, "rollout/response_len/median": 20,
-		"rollout/response_len/max": 60, "rollout/response_len/min": 10, "rollout/num_turn/mean": 2,
-		"rollout/truncated_ratio": 1.0 / 3, "rollout/prefix_cache_hit_rate": 0.5, "rollout/staleness/max": 1,
-	} {
-		if got, ok := m[name]; !ok || math.Abs(got-want) > 1e-12 {
-			t.Errorf("%s = %v, want %v", name, got, want)
-		}
-	}
-	if len(StepMetrics(nil)) != 0 {
-		t.Error("metrics of no rows are not empty")
+// Agents print colours, and causes quote what they print.
+func TestLinesAreWithoutTerminalCodes(t *testing.T) {
+	l := Status(Error, "Dropped 1 group", F("cause", "log tail:\n\x1b[31mred\x1b[0m\ttab\r\a\x7f"))
+	if want := "AGENTIC Dropped 1 group cause=log tail:\n[31mred[0m\ttab"; l.String() != want {
+		t.Errorf("line = %q, want %q", l, want)
 	}
 }

@@ -61,6 +61,10 @@ type TraceProcess struct {
 	UserSec  float64 `json:"user_cpu_s"`
 	SysSec   float64 `json:"system_cpu_s"`
 	MaxRSSKB int64   `json:"max_rss_kb"`
+	// LeftBehind counts processes that still ran when the agent had ended, and were ended;
+	// LeftBehindNames are the command lines of the first few.
+	LeftBehind      int      `json:"left_behind"`
+	LeftBehindNames []string `json:"left_behind_names,omitempty"`
 	// Log is the file that keeps the output of a failed agent, LogTail the output's end.
 	Log     string `json:"log"`
 	LogTail string `json:"log_tail"`
@@ -115,7 +119,8 @@ type TurnRecord struct {
 	ParentStateHash string `json:"parent_state_hash"`
 	RolloutID       int64  `json:"rollout_id"`
 	RequestID       string `json:"request_id"`
-	// RequestKind is "resumed" if the turn, or one above it, was aborted and continued, else "fresh".
+	// RequestKind is "protected" if its Session could not be aborted any more, else "resumed" if the
+	// turn, or one above it, was aborted and continued, else "fresh".
 	RequestKind string `json:"request_kind"`
 	// BaseStateHash is the state the generation answers.
 	BaseStateHash string `json:"base_state_hash"`
@@ -250,6 +255,18 @@ type AgenticTrace struct {
 	TurnCount      int          `json:"turn_count"`
 	Turns          []TurnRecord `json:"turns"`
 	Events         TraceEvents  `json:"events"`
+	// SpecGenerations are the counts of speculative decoding, of turns that have any (pipeline 7.4).
+	SpecGenerations []SpecRecord `json:"spec_generations,omitempty"`
+}
+
+// A SpecRecord has the counts of one turn that the backend gave, over all its attempts.
+type SpecRecord struct {
+	RequestID     string `json:"request_id"`
+	RespStateHash string `json:"resp_state_hash"`
+	Accepted      *int   `json:"spec_accept_token_num,omitempty"`
+	Proposed      *int   `json:"spec_draft_token_num,omitempty"`
+	Verifications *int   `json:"spec_verify_ct,omitempty"`
+	Completion    *int   `json:"completion_token_num,omitempty"`
 }
 
 // AppendLine appends the trace as one line of JSON, with its end of line.

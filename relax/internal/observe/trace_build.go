@@ -141,11 +141,10 @@ func (s *Session) process() TraceProcess {
 	out := TraceProcess{
 		Launched: p.Launched, Signal: p.Signal, Reason: p.Reason, Error: shorten(p.Err, shownText),
 		Seconds: seconds(p.End - p.Start), UserSec: finite(p.UserSec), SysSec: finite(p.SysSec), MaxRSSKB: p.MaxRSSKB,
+		LeftBehind: p.LeftBehind, LeftBehindNames: p.LeftBehindNames,
 		Log: p.Log, LogTail: shortenHead(p.LogTail, shownCause),
 	}
-	if p.Launched && p.Signal == "" && p.ExitCode >= 0 {
-		out.ExitCode = &p.ExitCode
-	}
+	out.ExitCode = p.Exited()
 	return out
 }
 
@@ -228,6 +227,9 @@ func (s *Session) record(n *forest.Node, r *Request, aborted int) TurnRecord {
 	}
 	if last := len(r.Attempts) - 1; last >= 0 {
 		a := r.Attempts[last]
+		if a.Protected {
+			t.RequestKind = "protected"
+		}
 		t.Events.Queued, t.Events.Started, t.Events.Generated = s.at(a.Queued), s.at(a.Started), s.at(a.Ended)
 	}
 	return t
@@ -369,9 +371,24 @@ func (s *Session) AgenticTrace(end *forest.Node) AgenticTrace {
 		if g := n.Generation(); g != nil {
 			aborted += g.Aborts
 			t.Turns = append(t.Turns, s.record(n, byID[g.RequestID], aborted))
+			if g.Spec.Rated || g.Spec.Verified {
+				t.SpecGenerations = append(t.SpecGenerations, specRecord(g, s.Hashes[n]))
+			}
 		}
 	}
 	return t
+}
+
+func specRecord(g *forest.Generation, hash string) SpecRecord {
+	r := SpecRecord{RequestID: g.RequestID, RespStateHash: hash}
+	if s := &g.Spec; s.Rated {
+		r.Accepted, r.Proposed = &s.Accepted, &s.Proposed
+	}
+	if s := &g.Spec; s.Verified {
+		sampled := len(g.IDs)
+		r.Verifications, r.Completion = &s.Verifications, &sampled
+	}
+	return r
 }
 
 // ---- numbers and texts --------------------------------------------------------------------------
