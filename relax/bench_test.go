@@ -22,7 +22,8 @@ import (
 type instant struct{ result sglang.Result }
 
 func (i *instant) Generate(context.Context, sglang.Call) (sglang.Result, error) { return i.result, nil }
-func (*instant) Abort(string) bool                                              { return false }
+func (*instant) AbortAll(context.Context, []string, func(string)) error         { return nil }
+func (*instant) CloseSession(string)                                            {}
 func (*instant) Close()                                                         {}
 
 // BenchmarkTurn measures one whole turn over HTTP at the end of a long history: read, match,

@@ -92,6 +92,51 @@ func TestOpenNamesTheOption(t *testing.T) {
 	}
 }
 
+// Options that do not go together are refused at the start, each with its reason.
+func TestInvalidCombinationsAreRefused(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		alter        func(*Config)
+		option, text string
+	}{
+		{"over-sampling below the batch", func(c *Config) { c.RolloutBatchSize, c.OverSamplingBatchSize = 4, 2 },
+			"over_sampling_batch_size, rollout_batch_size", "could never have all its Groups"},
+		{"partial and async", func(c *Config) { c.PartialRollout, c.FullyAsync, c.NumRollout = true, true, 3 },
+			"partial_rollout, fully_async", "exclude each other"},
+		{"async without an end", func(c *Config) { c.FullyAsync = true }, "num_rollout, fully_async", "required by fully_async"},
+		{"dynamic batch without partial", func(c *Config) { c.UseDynamicGlobalBatchSize, c.OverSamplingBatchSize = true, 2 },
+			"use_dynamic_global_batch_size, partial_rollout", "needs partial_rollout"},
+		{"dynamic batch without surplus", func(c *Config) { c.UseDynamicGlobalBatchSize, c.PartialRollout = true, true },
+			"over_sampling_batch_size, use_dynamic_global_batch_size", "no surplus"},
+		{"rloo and partial", func(c *Config) { c.AdvantageEstimator, c.PartialRollout, c.NSamplesPerPrompt = "rloo", true, 2 },
+			"advantage_estimator, partial_rollout", "one policy"},
+		{"rloo and async", func(c *Config) {
+			c.AdvantageEstimator, c.FullyAsync, c.NumRollout, c.NSamplesPerPrompt = "rloo", true, 3, 2
+		}, "advantage_estimator, fully_async", "whole step"},
+		{"rloo alone", func(c *Config) { c.AdvantageEstimator = "rloo" }, "", "n_samples_per_prompt"},
+		{"rloo and staleness", func(c *Config) { c.AdvantageEstimator, c.NSamplesPerPrompt, c.MaxStaleness = "rloo", 2, 1 },
+			"max_staleness, advantage_estimator", "needs 0"},
+		{"two at once", func(c *Config) { c.FullyAsync, c.UseDynamicGlobalBatchSize = true, true },
+			"num_rollout, fully_async", "option use_dynamic_global_batch_size"},
+		{"negative retries", func(c *Config) { c.AgentRetries = -1 }, "agent_retries", "zero or a positive"},
+		{"negative staleness", func(c *Config) { c.MaxStaleness = -1 }, "max_staleness", "zero or a positive"},
+		{"negative capacity", func(c *Config) { c.AgenticEvalConcurrency = -1 }, "agentic_eval_concurrency", "zero or a positive"},
+		{"headroom", func(c *Config) { c.AgenticAdmissionHeadroom = 1.5 }, "agentic_admission_headroom", "(0, 1]"},
+		{"pressure", func(c *Config) { c.AgenticAdmissionPressureThreshold = -1 }, "agentic_admission_pressure_threshold", "(0, 1]"},
+		{"decode cap", func(c *Config) { c.AgenticAdmissionExpectedDecodeCap = -1 }, "agentic_admission_expected_decode_cap", "positive"},
+		{"admission wait", func(c *Config) { v := -1.0; c.AgenticAdmissionMaxWaitS = &v }, "agentic_admission_max_wait_s", "zero or a positive"},
+		{"scope", func(c *Config) { c.AgenticAdmissionScope = "eval" }, "agentic_admission_scope", "train or all"},
+	} {
+		cfg := testConfig(t)
+		tt.alter(&cfg)
+		_, err := resolve(cfg)
+		var wrong *OptionError
+		if !errors.As(err, &wrong) || tt.option != "" && wrong.Option != tt.option || !strings.Contains(err.Error(), tt.text) {
+			t.Errorf("%s: %v, want option %q and %q", tt.name, err, tt.option, tt.text)
+		}
+	}
+}
+
 func TestGoStatementsHaveAnOwner(t *testing.T) {
 	err := filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||

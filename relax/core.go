@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,17 +17,13 @@ import (
 	"github.com/relax-rollout/relax-rollout/relax/internal/observe"
 	"github.com/relax-rollout/relax-rollout/relax/internal/safego"
 	"github.com/relax-rollout/relax-rollout/relax/internal/schedule"
+	"github.com/relax-rollout/relax-rollout/relax/internal/schedule/admission"
 	"github.com/relax-rollout/relax-rollout/relax/internal/sglang"
 	"github.com/relax-rollout/relax-rollout/relax/sglangtest"
 )
 
-const (
-	// heartbeat is how long a step may be silent before it says what it waits for.
-	heartbeat = 30 * time.Second
-	// abortRetry is the pause before an attempt is aborted again that had passed the gate but
-	// was not known to the backend's client yet.
-	abortRetry = 5 * time.Millisecond
-)
+// heartbeat is how long a step may be silent before it says what it waits for.
+const heartbeat = 30 * time.Second
 
 // core is the engine behind [Engine]. One goroutine, the loop, owns the schedule and
 // everything a step is made of; others hand it work through do and post.
@@ -39,53 +36,78 @@ type core struct {
 	divergences struct {
 		sync.Mutex
 		by map[forest.Reason]int64
+		// told is what it was at the last step end.
+		told map[forest.Reason]int64
 	}
 	stopIDs     []int32 // the model's and the configured ones
 	isStop      map[int32]bool
+	experts     expertShape
 	simulator   *sglangtest.Server // nil with a real backend
 	backend     generator
 	backendURL  string
 	backendInfo sglang.Info
+	admission   *admitter // nil unless agentic_program_admission is set
 	launcher    *agent.Launcher
 	gateway     *gateway.Gateway
+	metricsPage *metricsPage // nil unless metrics_port is set
 	runDir      runDir
 	traces      *tracer // nil unless trace_dir is set
 
-	goroutines *safego.Group
-	ctx        context.Context // ends at close, with the reason as its cause
-	cancel     context.CancelCauseFunc
-	events     *eventQueue
-	gate       *gate
-	weight     atomic.Int64
-	inbox      chan func()
-	closing    chan struct{} // holds one token while a close runs, and guards closed
-	closed     bool          // nothing runs any more, and the rest was freed
+	goroutines  *safego.Group
+	ctx         context.Context // ends at close, with the reason as its cause
+	cancel      context.CancelCauseFunc
+	events      *eventQueue
+	weight      atomic.Int64
+	lastTicket  atomic.Uint64
+	shortStarts atomic.Int64 // Sessions whose agents are to be started again later
+	inbox       chan func()
+	closing     chan struct{} // holds one token while a close runs, and guards closed
+	closed      bool          // nothing runs any more, and the rest was freed
 
 	sessionsMu sync.Mutex
 	sessions   map[string]*session // by bearer token, only while requests are answered
 
+	train rules // of train Groups
+
 	// Owned by the loop.
-	machine *schedule.Machine
-	actions []schedule.Action // decided, not carried out yet
-	acting  bool              // an apply is carrying them out
-	groups  map[schedule.GroupID]*group
-	tasks   []Task
-	step    *stepState
-	asks    map[uint64]ask
-	nextAsk uint64
-	batches uint64
-	heard   time.Time // last event of the open step
+	machine   *schedule.Machine
+	actions   []schedule.Action // decided, not carried out yet
+	acting    bool              // an apply is carrying them out
+	groups    map[schedule.GroupID]*group
+	tickets   map[schedule.RequestID]*ticket
+	recalls   []string     // rids of attempts that are wanted back, until apply ends
+	pauses    []chan error // pauses that wait for their Quiet; each holds one value
+	tasks     []Task
+	step      *stepState // until its step end is reported; Groups may go on without one
+	books     ledger     // of train Groups
+	debts     debts
+	totals    totals
+	strays    []*group // dropped while no step was open; their traces go with the next one's
+	asks      map[uint64]openAsk
+	nextAsk   uint64
+	lifecycle admission.Lifecycle
+	batches   uint64
+	heard     time.Time // last event of the open step
 }
 
 // A generator is the backend as a turn needs it: a [sglang.Client], or a stand-in in benchmarks.
 type generator interface {
 	Generate(ctx context.Context, call sglang.Call) (sglang.Result, error)
-	Abort(rid string) bool
+	AbortAll(ctx context.Context, rids []string, landed func(rid string)) error
+	CloseSession(session string)
 	Close()
 }
 
 // An ask takes the reply to an event. An error leaves the event open.
 type ask func(reply []byte) error
+
+// An openAsk is an event that waits for its reply.
+type openAsk struct {
+	kind  EventKind
+	group *group // that it is about, nil if it is about the step
+	reply ask
+	since time.Time
+}
 
 // loop owns the schedule: it runs what others post and watches deadlines.
 func (c *core) loop() {
@@ -115,18 +137,6 @@ func (c *core) nextWake() time.Duration {
 		wait = min(wait, time.Until(deadline))
 	}
 	return max(wait, 0)
-}
-
-func (c *core) beat(now time.Time) {
-	if c.step == nil || now.Sub(c.heard) < heartbeat {
-		return
-	}
-	counts := c.machine.Counts()
-	c.log(observe.Event("ROLLOUT", "idle_heartbeat",
-		observe.F("rollout", c.step.rollout), observe.F("debt", counts.Debt),
-		observe.F("warming_prepare_group_count", counts.Preparing),
-		observe.F("runtime_reward_group_count", counts.Running+counts.Scoring),
-		observe.F("resident_group_count", counts.Resident)))
 }
 
 // post hands fn to the loop. It is dropped if the engine is closed.
@@ -201,25 +211,46 @@ func (c *core) pendingEvents() int {
 	return n
 }
 
-// askFor queues an event that wants a reply.
-func (c *core) askFor(kind EventKind, data any, reply ask) {
+// askFor queues an event about a Group, or if it is nil about the step, that wants a reply.
+func (c *core) askFor(g *group, kind EventKind, data any, reply ask) {
 	raw, err := json.Marshal(data)
 	if err != nil {
 		panic(fmt.Sprintf("event %d does not marshal: %v", kind, err)) // its parts are ours
 	}
 	c.nextAsk++
-	ev := Event{Kind: kind, ID: c.nextAsk, RolloutID: c.step.rollout, Data: raw}
-	c.asks[ev.ID] = reply
+	ev := Event{Kind: kind, ID: c.nextAsk, RolloutID: c.rolloutOf(g), Data: raw}
+	c.asks[ev.ID] = openAsk{kind: kind, group: g, reply: reply, since: time.Now()}
 	c.emit(ev)
+}
+
+// rolloutOf is the step a Group is in, or the open one.
+func (c *core) rolloutOf(g *group) int64 {
+	switch {
+	case g != nil && g.isLeased():
+		return g.rollout
+	case c.step != nil:
+		return c.step.rollout
+	}
+	return -1
+}
+
+// forgetAsks drops what nobody answered and nobody waits for any more: the tasks of an earlier step,
+// and questions about Groups that are over.
+func (c *core) forgetAsks() {
+	for id, open := range c.asks {
+		if open.group == nil || c.groups[open.group.id] != open.group {
+			delete(c.asks, id)
+		}
+	}
 }
 
 func (c *core) reply(id uint64, data []byte) error {
 	return c.do(func() error {
-		answer, ok := c.asks[id]
+		open, ok := c.asks[id]
 		if !ok {
 			return fmt.Errorf("%w: reply to event %d: no such event is open; it was answered before, or its rollout is over", ErrState, id)
 		}
-		if err := answer(data); err != nil {
+		if err := open.reply(data); err != nil {
 			return fmt.Errorf("%w: reply to event %d: %w", ErrInvalid, id, err)
 		}
 		delete(c.asks, id)
@@ -238,56 +269,6 @@ func (c *core) setWeightVersion(version int64) error {
 	return nil
 }
 
-// pause closes the gate and stops the budgets as one step of the loop, so that a resume next
-// to it cannot come between the two.
-func (c *core) pause(ctx context.Context) error {
-	var flights []*flight
-	err := c.do(func() error {
-		flights = c.gate.close()
-		c.machine.Pause(time.Now())
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, f := range flights {
-		c.backend.Abort(f.rid) // all at once; the client repeats it until the answer is in
-	}
-	for _, f := range flights {
-		if err := c.landed(ctx, f); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// landed waits until an attempt is back from the backend.
-func (c *core) landed(ctx context.Context, f *flight) error {
-	for {
-		var again <-chan time.Time
-		if !c.backend.Abort(f.rid) {
-			again = time.After(abortRetry)
-		}
-		select {
-		case <-f.done:
-			return nil
-		case <-again:
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-c.ctx.Done():
-			return context.Cause(c.ctx)
-		}
-	}
-}
-
-func (c *core) resume() error {
-	return c.do(func() error {
-		c.machine.Resume(time.Now())
-		c.gate.open()
-		return nil
-	})
-}
-
 // countDivergence counts a request that did not go on from its Session's newest turn.
 func (c *core) countDivergence(why forest.Reason) {
 	c.divergences.Lock()
@@ -298,14 +279,24 @@ func (c *core) countDivergence(why forest.Reason) {
 	c.divergences.by[why]++
 }
 
+// newDivergences is what was counted since it was asked last.
+func (c *core) newDivergences() map[string]int64 {
+	c.divergences.Lock()
+	defer c.divergences.Unlock()
+	out := map[string]int64{}
+	for why, n := range c.divergences.by {
+		if more := n - c.divergences.told[why]; more > 0 {
+			out[string(why)] = more
+		}
+	}
+	c.divergences.told = maps.Clone(c.divergences.by)
+	return out
+}
+
 func (c *core) baseURL() string { return c.gateway.BaseURL() }
 
 func (c *core) log(l observe.Line) {
-	rollout := int64(-1)
-	if c.step != nil {
-		rollout = c.step.rollout
-	}
-	c.emit(Event{Kind: EventLog, RolloutID: rollout, Data: l.AppendJSON(nil)})
+	c.emit(Event{Kind: EventLog, RolloutID: c.rolloutOf(nil), Data: l.AppendJSON(nil)})
 }
 
 // emit queues an event from the loop.
@@ -359,7 +350,9 @@ func (c *core) shutdown(ctx context.Context) error {
 	if c.gateway != nil {
 		errs = append(errs, c.gateway.Close(ctx))
 	}
+	errs = append(errs, c.metricsPage.close(ctx))
 	if c.backend != nil {
+		c.awaitCloseSessions(ctx)
 		c.backend.Close()
 	}
 	if err := c.goroutines.Wait(ctx); err != nil {

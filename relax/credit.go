@@ -4,11 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/agent"
+	"github.com/relax-rollout/relax-rollout/relax/internal/credit"
 	"github.com/relax-rollout/relax-rollout/relax/internal/schedule"
 )
 
@@ -35,11 +35,27 @@ func (s *session) representative() *export {
 
 // score finds a Group's rewards: those the agents wrote, or the host's answer.
 func (c *core) score(g *group) {
-	if c.cfg.CustomRM && slices.ContainsFunc(g.sessions, func(s *session) bool { return s.reward() == nil }) {
-		c.askFor(EventScore, scoreRequest(g), func(data []byte) error { return c.replyScore(g, data) })
+	if c.asksForScores(g) {
+		c.askFor(g, EventScore, scoreRequest(g), func(data []byte) error { return c.replyScore(g, data) })
 		return
 	}
 	c.credit(g)
+}
+
+// asksForScores: a reward model for Groups judges every one of them, one for Sessions those
+// without a reward, and none where a custom advantage is all the credit (guide, Reward
+// configuration with custom advantage).
+func (c *core) asksForScores(g *group) bool {
+	switch {
+	case !c.cfg.CustomRM:
+		return false
+	case c.cfg.GroupRM:
+		return true
+	}
+	if c.cfg.CustomAdvantage && g.origin == nil {
+		return false
+	}
+	return slices.ContainsFunc(g.sessions, func(s *session) bool { return s.reward() == nil })
 }
 
 // scoreSession is one Session as a reward hook sees it.
@@ -54,18 +70,28 @@ type scoreSession struct {
 	Status string          `json:"status"`
 }
 
+// status says how the context's last turn ended.
+func (e *export) status() string {
+	if e.lineage.Truncated {
+		return "truncated"
+	}
+	return "completed"
+}
+
 // scoreRequest is the Data of an EventScore.
 func scoreRequest(g *group) any {
 	out := struct {
-		GroupID  string         `json:"group_id"`
+		GroupID string `json:"group_id"`
+		// Dataset is the Eval dataset's name, absent in training.
+		Dataset  string         `json:"dataset,omitempty"`
 		Sessions []scoreSession `json:"sessions"`
 	}{GroupID: g.name()}
+	if g.origin != nil {
+		out.Dataset = g.origin.dataset.Name
+	}
 	for _, s := range g.sessions {
 		e := s.representative()
-		entry := scoreSession{SessionID: s.id, Name: e.name, Metadata: e.metadata, Status: "completed"}
-		if e.lineage.Truncated {
-			entry.Status = "truncated"
-		}
+		entry := scoreSession{SessionID: s.id, Name: e.name, Metadata: e.metadata, Status: e.status()}
 		if r := s.reward(); r != nil {
 			entry.Reward = r.raw
 		}
@@ -105,52 +131,131 @@ func (c *core) replyScore(g *group, data []byte) error {
 		rewards[i] = r
 	}
 	for i, s := range g.sessions {
-		if s.reward() == nil {
-			s.representative().reward = rewards[i]
+		if c.cfg.GroupRM || s.reward() == nil {
+			s.setReward(rewards[i])
 		}
 	}
 	c.credit(g)
 	return nil
 }
 
-// credit finds what each context of a Group is worth and turns it into rows.
-func (c *core) credit(g *group) {
-	if c.cfg.CustomAdvantage {
-		c.askFor(EventAdvantage, advantageRequest(g), func(data []byte) error { return c.replyAdvantage(g, data) })
-		return
-	}
-	rewards := make([]float64, len(g.sessions))
-	for i, s := range g.sessions {
-		r := s.reward()
-		if r == nil {
-			c.fail(g, reasonReward, fmt.Sprintf(
-				"session %d of group %s wrote no reward to RELAX_OUTPUT_JSON: write one, or set custom_rm and score it", i, g.name()))
+// setReward puts the Session's outcome where it is, or on the context that stands for it.
+func (s *session) setReward(r *reward) {
+	for _, e := range s.results {
+		if e.reward != nil {
+			e.reward = r
 			return
 		}
-		rewards[i] = r.value
 	}
-	advantages, err := c.cfg.credit.Advantages(rewards)
+	s.representative().reward = r
+}
+
+// credit finds what each context of a Group is worth.
+func (c *core) credit(g *group) {
+	if g.origin != nil {
+		c.evalScored(g)
+		return
+	}
+	if c.cfg.CustomAdvantage {
+		c.askFor(g, EventAdvantage, advantageRequest(g), func(data []byte) error { return c.replyAdvantage(g, data) })
+		return
+	}
+	rewards, ok := c.rewards(g, "write one, or set custom_rm and score it")
+	if !ok {
+		return
+	}
+	estimator, err := c.cfg.estimator()
+	if err != nil {
+		c.fail(g, reasonReward, err.Error())
+		return
+	}
+	advantages, err := estimator.Normalization.Advantages(rewards)
 	if err != nil {
 		c.fail(g, reasonReward, fmt.Sprintf("group %s: %v", g.name(), err))
 		return
 	}
-	credits := make([][]float64, len(advantages))
-	for i, a := range advantages {
-		credits[i] = []float64{a}
+	values := make([][]credit.Value, len(g.sessions))
+	for i, s := range g.sessions {
+		values[i] = make([]credit.Value, len(s.results))
+		for j := range values[i] {
+			values[i][j].Number = advantages[i]
+		}
+	}
+	credits, err := spread(g, values)
+	if err != nil {
+		c.fail(g, reasonReward, fmt.Sprintf("group %s: %v", g.name(), err))
+		return
 	}
 	c.credited(g, credits)
 }
 
-// credited lays a Group's rows out; credits has one value for each context of each Session.
-func (c *core) credited(g *group, credits [][]float64) {
+// rewards are the task outcomes of a Group's Sessions, one for each however many contexts it has.
+// Without one the Group is dropped, and ok is false.
+func (c *core) rewards(g *group, advice string) (rewards []float64, ok bool) {
+	for i, s := range g.sessions {
+		r := s.reward()
+		if r == nil {
+			c.fail(g, reasonReward, fmt.Sprintf(
+				"session %d of group %s wrote no reward to RELAX_OUTPUT_JSON: %s", i, g.name(), advice))
+			return nil, false
+		}
+		rewards = append(rewards, r.value)
+	}
+	return rewards, true
+}
+
+// estimator checks the options about credit. Its errors are [*OptionError].
+func (c *Config) estimator() (credit.Estimator, error) {
+	e, err := credit.NewEstimator(credit.Options{
+		Estimator: c.AdvantageEstimator, Normalize: valueOr(c.RewardsNormalization, true),
+		Std: valueOr(c.GRPOStdNormalization, true), GroupSize: c.NSamplesPerPrompt, Custom: c.CustomAdvantage,
+	})
+	switch filter := c.DynamicSamplingFilter; {
+	case err != nil:
+		return e, &OptionError{Option: "advantage_estimator", Problem: err.Error()}
+	case filter != "" && filter != credit.NonzeroStd:
+		return e, &OptionError{Option: "dynamic_sampling_filter", Problem: fmt.Sprintf(
+			"expected %s, the built-in filter, found %q; other filters are hooks: set custom_filter", credit.NonzeroStd, filter)}
+	case c.GroupRM && !c.CustomRM:
+		return e, &OptionError{Option: "group_rm", Problem: "needs custom_rm: somebody must give the rewards"}
+	}
+	return e, nil
+}
+
+// spread checks the credit of each context of each Session and lays it out over its turns. The
+// error names session and context.
+func spread(g *group, values [][]credit.Value) ([][]credit.Credit, error) {
+	out := make([][]credit.Credit, len(values))
 	for i, s := range g.sessions {
 		for j, e := range s.results {
-			row, stat := s.row(e, float32(credits[i][j]))
-			g.rows, g.stats = append(g.rows, row), append(g.stats, stat)
+			given, err := credit.Spread(values[i][j], e.context(s.id))
+			if err != nil {
+				return nil, fmt.Errorf("advantages[%d][%d]: %w", i, j, err)
+			}
+			out[i] = append(out[i], given)
 		}
 	}
-	c.step.scored += len(g.sessions)
-	c.apply(c.machine.GroupScored(time.Now(), g.id))
+	return out, nil
+}
+
+// context is what credit must know of an export.
+func (e *export) context(session string) credit.Context {
+	c := credit.Context{Session: session, Name: e.name, Trained: make([]int, len(e.lineage.TurnTable))}
+	for i, t := range e.lineage.TurnTable {
+		if !t.Masked {
+			c.Trained[i] = t.End - t.Start
+		}
+	}
+	return c
+}
+
+// deliver lays a Group's rows out; credits has one for each context of each Session.
+func (c *core) deliver(g *group, credits [][]credit.Credit) {
+	for i, s := range g.sessions {
+		rows, stats := s.rows(credits[i])
+		g.rows, g.stats = append(g.rows, rows...), append(g.stats, stats...)
+	}
+	c.scored(g)
 }
 
 func (c *core) fail(g *group, reason schedule.Reason, cause string) {
@@ -189,8 +294,9 @@ func advantageRequest(g *group) any {
 	return out
 }
 
-// replyAdvantage takes {"advantages": [[number, ...], ...]}: for each Session a number for each
-// of its contexts, in the order asked. null filters the Group, {"error": text} drops it.
+// replyAdvantage takes {"advantages": [[value, ...], ...]}: for each Session a value for each of
+// its contexts, in the order asked: a number, or a list with one for each assistant turn. null
+// filters the Group, {"error": text} drops it.
 func (c *core) replyAdvantage(g *group, data []byte) error {
 	if c.groups[g.id] != g {
 		return nil // dropped while the host was computing
@@ -199,7 +305,7 @@ func (c *core) replyAdvantage(g *group, data []byte) error {
 		Advantages json.RawMessage `json:"advantages"`
 		Error      string          `json:"error"`
 	}
-	const expected = `expected {"advantages": [[number, ...], ...]}, {"advantages": null} or {"error": text}`
+	const expected = `expected {"advantages": [[number or list, ...], ...]}, {"advantages": null} or {"error": text}`
 	if err := json.Unmarshal(data, &answer); err != nil {
 		return fmt.Errorf("%s: %w", expected, err)
 	}
@@ -210,14 +316,18 @@ func (c *core) replyAdvantage(g *group, data []byte) error {
 	case answer.Advantages == nil: // a misspelt reply must not look like a filter
 		return fmt.Errorf("%s: found none of them", expected)
 	case string(answer.Advantages) == "null":
-		c.fail(g, reasonFiltered, "the advantage hook returned None for the group")
+		c.filtered(g, reasonFiltered, "the advantage hook returned None for the group")
 		return nil
 	}
-	var given [][]*float64
+	var given [][]json.RawMessage
 	if err := json.Unmarshal(answer.Advantages, &given); err != nil {
 		return fmt.Errorf("%s: %w", expected, err)
 	}
-	credits, err := checkAdvantages(g, given)
+	values, err := c.readAdvantages(g, given)
+	if err != nil {
+		return err
+	}
+	credits, err := spread(g, values)
 	if err != nil {
 		return err
 	}
@@ -225,24 +335,50 @@ func (c *core) replyAdvantage(g *group, data []byte) error {
 	return nil
 }
 
-// checkAdvantages refuses what does not give each context one finite number.
-func checkAdvantages(g *group, given [][]*float64) ([][]float64, error) {
+// readAdvantages refuses what does not give each context a number or a list of numbers.
+func (c *core) readAdvantages(g *group, given [][]json.RawMessage) ([][]credit.Value, error) {
 	if len(given) != len(g.sessions) {
 		return nil, fmt.Errorf("advantages for %d sessions, group %s has %d", len(given), g.name(), len(g.sessions))
 	}
-	out := make([][]float64, len(given))
+	estimator, err := c.cfg.estimator()
+	if err != nil {
+		return nil, err
+	}
+	out := make([][]credit.Value, len(given))
 	for i, s := range g.sessions {
 		if len(given[i]) != len(s.results) {
 			return nil, fmt.Errorf("advantages[%d]: %d values for the %d contexts of session %s", i, len(given[i]), len(s.results), s.id)
 		}
-		for j, v := range given[i] {
-			if v == nil || math.Abs(*v) > math.MaxFloat32 {
-				return nil, fmt.Errorf("advantages[%d][%d]: context %q of session %s: expected a finite float32 number", i, j, s.results[j].name, s.id)
+		for j, raw := range given[i] {
+			v, problem := readAdvantage(raw)
+			if problem == "" && v.Turns != nil && !estimator.PerTurn {
+				problem = fmt.Sprintf("expected one number, advantage_estimator %s takes no list with one for each turn", estimator.Name)
 			}
-			out[i] = append(out[i], *v)
+			if problem != "" {
+				return nil, fmt.Errorf("advantages[%d][%d]: %s: %s", i, j, s.results[j].context(s.id), problem)
+			}
+			out[i] = append(out[i], v)
 		}
 	}
 	return out, nil
+}
+
+// readAdvantage reads the credit of one context. The problem is empty if it is a number or a list
+// of numbers.
+func readAdvantage(raw json.RawMessage) (v credit.Value, problem string) {
+	const want = "expected a finite float32 number, or a list with one for each assistant turn"
+	if string(raw) != "null" && json.Unmarshal(raw, &v.Number) == nil {
+		return v, ""
+	}
+	var list []*float64
+	if json.Unmarshal(raw, &list) != nil || list == nil || slices.Contains(list, nil) {
+		return v, fmt.Sprintf("%s, found %.80s", want, raw)
+	}
+	v.Turns = make([]float64, len(list))
+	for i, n := range list {
+		v.Turns[i] = *n
+	}
+	return v, ""
 }
 
 func parseReward(raw json.RawMessage, key string) (*reward, error) {

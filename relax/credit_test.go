@@ -61,7 +61,12 @@ func TestEachContextHasItsAdvantage(t *testing.T) {
 			`{"advantages":[[1,2],[1,"high"]]}`:      "expected",
 			`{"advantages":[[1,2],[1,1e300]]}`:       "finite",
 			`{"advantages":[[1,2],[1,2],[3,4]]}`:     "3 sessions",
-			`{"advantages":[[1,2],[{"a":1},[1,2]]]}`: "expected",
+			`{"advantages":[[1,2],[{"a":1},[1,2]]]}`: `context "main": expected a finite float32 number, or a list`,
+			`{"advantages":[[1,2],[[1],2]]}`:         `context "main": expected one number for each of its 2 assistant turns`,
+			`{"advantages":[[1,2],[[1,null],2]]}`:    "found [1,null]",
+			`{"advantages":[[1,2],[[1,1e39],2]]}`:    "for turn 1",
+			`{"advantages":[[1,2],[[],2]]}`:          "found a list of 0",
+			`{"advantages":[[1,2],[1,true]]}`:        "found true",
 			`{"advantage":[[1,2],[1,2]]}`:            "found none of them",
 			`{}`:                                     "found none of them",
 		} {

@@ -5,142 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 )
-
-// waitLimit bounds every wait of a test; nothing depends on its length.
-const waitLimit = 60 * time.Second
-
-// testConfig starts this test binary as the agent.
-func testConfig(t testing.TB) Config {
-	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return Config{
-		AgentCommand: "exec " + strconv.Quote(self), AgentCwd: t.TempDir(),
-		AgentEnv:       map[string]string{agentVariable: "1"},
-		AgentKillGrace: 0.2, RunDir: t.TempDir(),
-	}
-}
-
-func openEngine(t testing.TB, cfg Config) *Engine {
-	t.Helper()
-	e, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
-		defer cancel()
-		if err := e.Close(ctx); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-	return e
-}
-
-func task(a agentTask) Task {
-	if a.Reward == nil && a.Mode != "unscored" {
-		one := 1.0
-		a.Reward = &one
-	}
-	raw, err := json.Marshal(a)
-	if err != nil {
-		panic(err)
-	}
-	return Task{Messages: json.RawMessage(`[{"role":"user","content":"Hello"}]`), Metadata: raw}
-}
-
-// stepResult is what a rollout brought.
-type stepResult struct {
-	batch  *Batch
-	report StepReport
-	logs   []string
-	events []Event
-}
-
-// runStep polls until the step ends. answer handles events that want a reply.
-func runStep(t *testing.T, e *Engine, rollout int64, answer func(Event)) stepResult {
-	t.Helper()
-	if err := e.StartRollout(rollout); err != nil {
-		t.Fatal(err)
-	}
-	return finishStep(t, e, answer)
-}
-
-func finishStep(t *testing.T, e *Engine, answer func(Event)) stepResult {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
-	defer cancel()
-	var r stepResult
-	for {
-		ev, err := e.Poll(ctx)
-		if err != nil {
-			stats, _ := e.Stats()
-			t.Fatalf("poll: %v; stats %s; logs %v", err, stats, r.logs)
-		}
-		r.events = append(r.events, ev)
-		switch ev.Kind {
-		case EventBatch:
-			r.batch = ev.Batch
-		case EventLog:
-			var line struct{ Line string }
-			if err := json.Unmarshal(ev.Data, &line); err != nil {
-				t.Fatalf("log event: %v: %s", err, ev.Data)
-			}
-			r.logs = append(r.logs, line.Line)
-		case EventStepEnd:
-			if err := json.Unmarshal(ev.Data, &r.report); err != nil {
-				t.Fatal(err)
-			}
-			checkBooks(t, r)
-			return r
-		case EventTasksNeeded, EventScore, EventAdvantage:
-			if answer == nil {
-				t.Fatalf("an event wants a reply: %s", ev.Data)
-			}
-			answer(ev)
-		}
-	}
-}
-
-// checkBooks holds the rules of every step: balances, and mask 1 exactly on tokens with a fate.
-func checkBooks(t *testing.T, r stepResult) {
-	t.Helper()
-	for name, b := range map[string]Balance{
-		"groups": r.report.Accounting.Groups, "sessions": r.report.Accounting.Sessions, "tokens": r.report.Accounting.Tokens,
-	} {
-		if b.Started != b.Delivered+b.Dropped+b.Carried {
-			t.Errorf("%s do not balance: %+v", name, b)
-		}
-	}
-	var dropped int64
-	for _, d := range r.report.Drops {
-		dropped += d.Tokens
-	}
-	if dropped != r.report.Accounting.Tokens.Dropped {
-		t.Errorf("drops hold %d tokens, the balance %d", dropped, r.report.Accounting.Tokens.Dropped)
-	}
-	var trained int64
-	if r.batch != nil {
-		for _, m := range View[uint8](r.batch, "loss_mask") {
-			trained += int64(m)
-		}
-	}
-	delivered := r.report.Accounting.Tokens.Delivered
-	oneRowASession := int64(r.report.Rows) == r.report.Accounting.Sessions.Delivered
-	if trained < delivered || oneRowASession && trained != delivered {
-		t.Errorf("mask marks %d tokens, %d were delivered", trained, delivered)
-	}
-}
 
 func TestStepDeliversRows(t *testing.T) {
 	t.Parallel()
@@ -185,35 +54,7 @@ func TestStepDeliversRows(t *testing.T) {
 	}
 }
 
-// checkTokens compares what was recorded with the simulator's own account of it.
-func checkTokens(t *testing.T, e *Engine, b *Batch) {
-	t.Helper()
-	tokens, mask := View[int32](b, "tokens"), View[uint8](b, "loss_mask")
-	logprobs, offsets := View[float32](b, "logprobs"), View[int64](b, "offsets")
-	model := e.core.simulator.Model()
-	for row := range b.Seqs {
-		start, end := int(offsets[row]), int(offsets[row+1])
-		for at := start; at < end; {
-			next := at + 1
-			for next < end && mask[next] == mask[at] {
-				next++
-			}
-			if mask[at] == 1 {
-				want, err := model.TokenLogprobs(tokens[start:at], tokens[at:next])
-				if err != nil {
-					t.Fatalf("row %d: %v", row, err)
-				}
-				for i, w := range want {
-					if math.Abs(float64(w-logprobs[at+i])) > 1e-5 {
-						t.Errorf("row %d token %d: logprob %v, want %v", row, at+i-start, logprobs[at+i], w)
-					}
-				}
-			}
-			at = next
-		}
-	}
-}
-
+// Acceptance 3.
 func TestBadSessionsDropTheirGroupAndTheStepRefills(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -396,14 +237,14 @@ func TestPauseParksAndResumeContinues(t *testing.T) {
 	if err := e.StartRollout(0); err != nil {
 		t.Fatal(err)
 	}
-	until(t, func() bool { _, n := e.core.gate.state(); return n == 1 && e.core.simulator.InFlight() == 1 })
+	until(t, func() bool { return passed(e) == 1 && e.core.simulator.InFlight() == 1 })
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	time.Sleep(20 * time.Millisecond) // some tokens, however many; the assertions hold for none as well
 	if err := e.Pause(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, n := e.core.gate.state(); n != 0 {
+	if n := passed(e); n != 0 {
 		t.Errorf("%d requests at the backend after pause", n)
 	}
 	if err := e.SetWeightVersion(2); err != nil {
@@ -420,18 +261,6 @@ func TestPauseParksAndResumeContinues(t *testing.T) {
 		t.Errorf("weight versions = %v, want them to end with 2", v)
 	}
 	checkTokens(t, e, r.batch)
-}
-
-// until waits for a condition another goroutine brings about.
-func until(t *testing.T, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(waitLimit)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatal("the condition never came true")
-		}
-		time.Sleep(time.Millisecond)
-	}
 }
 
 func TestCloseEndsAgentsAndPolls(t *testing.T) {

@@ -36,9 +36,9 @@ func (s *session) exports(output agent.Output) ([]*export, error) {
 		if err != nil {
 			return nil, err
 		}
-		return s.lay([]*export{e}), nil
+		return s.fit(s.lay([]*export{e}))
 	}
-	if len(output.Records) > 1 && !s.core.cfg.CustomAdvantage {
+	if len(output.Records) > 1 && !s.core.cfg.CustomAdvantage && s.group.origin == nil {
 		return nil, fmt.Errorf("the output has %d records, but one reward does not say what each context is worth: "+
 			"set custom_advantage and give an advantage for each, or write the one context to train", len(output.Records))
 	}
@@ -50,7 +50,7 @@ func (s *session) exports(output agent.Output) ([]*export, error) {
 		}
 		out = append(out, e)
 	}
-	return s.lay(out), nil
+	return s.fit(s.lay(out))
 }
 
 // implicit is the export of an agent that names no context (implicit_export).

@@ -11,6 +11,7 @@ import (
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/agent"
 	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+	"github.com/relax-rollout/relax-rollout/relax/internal/credit"
 	"github.com/relax-rollout/relax-rollout/relax/internal/forest"
 )
 
@@ -205,7 +206,8 @@ func TestRowsOfOneSession(t *testing.T) {
 		t.Fatalf("%d contexts, %v", len(out), err)
 	}
 	for _, x := range out {
-		row, stat := s.row(x, 1)
+		row := s.row(x, credit.Credit{Number: 1, Turns: []float32{1, 1}})
+		stat := s.stat(x, map[*forest.Node]bool{})
 		if row.GroupID != int64(s.group.id) || row.SessionSeq != int32(s.ref.Seq) || stat.Turns != 2 {
 			t.Errorf("%s: group %d, session %d, %d turns", x.name, row.GroupID, row.SessionSeq, stat.Turns)
 		}
@@ -251,7 +253,7 @@ func TestRowSumsUsage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, stat := s.row(out[0], 0); stat.PromptTokens != 30 || stat.CachedTokens != 15 {
+	if stat := s.stat(out[0], map[*forest.Node]bool{}); stat.PromptTokens != 30 || stat.CachedTokens != 15 {
 		t.Errorf("prompt %d, cached %d; want 30, 15", stat.PromptTokens, stat.CachedTokens)
 	}
 }

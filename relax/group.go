@@ -1,46 +1,77 @@
 package relax
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/batch"
 	"github.com/relax-rollout/relax-rollout/relax/internal/observe"
 	"github.com/relax-rollout/relax-rollout/relax/internal/schedule"
+	"github.com/relax-rollout/relax-rollout/relax/internal/sglang"
 )
 
 // A group is the Sessions of one task. The loop owns it; Sessions read what does not change.
 type group struct {
-	id       schedule.GroupID
-	task     Task
-	input    []byte // the agent's RELAX_INPUT_JSON
-	rollout  int64  // the step it was leased in; set before leased is closed
-	leased   chan struct{}
-	sessions []*session
+	id     schedule.GroupID
+	task   Task
+	input  []byte  // the agent's RELAX_INPUT_JSON
+	rules  *rules  // how its requests are sampled
+	origin *origin // of an Eval Group, nil for train
+	label  string  // its name
+	leased chan struct{}
+	began  time.Time
+	// leasedAt is set before leased is closed.
+	leasedAt time.Time
 
 	// The loop's.
-	rows   []batch.Row
-	stats  []observe.RowStat
-	reason schedule.Reason // why it was dropped, "" if it was not
-	cause  string
-	// When it was leased, its scoring began, and it was delivered, for traces; zero if not.
-	leasedAt, scoringAt, deliveredAt time.Time
+	sessions     []*session // one that is run again takes the place of the one before
+	rollout      int64      // the step it runs in, once it is leased
+	startRollout int64      // the step it was leased in
+	partition    int64      // that it was delivered to
+	rows         []batch.Row
+	stats        []observe.RowStat
+	reason       schedule.Reason // why it was dropped, "" if it was not
+	cause        string
+	// When its scoring began, and it was delivered, for traces; zero if not.
+	scoringAt, deliveredAt time.Time
 }
 
-func (g *group) name() string { return fmt.Sprintf("train:group_%d", g.id) }
+// Modes of agents (RELAX_ROLLOUT_MODE).
+const (
+	modeTrain = "train"
+	modeEval  = "eval"
+)
 
-// awaitLease parks a request until the Group may generate. It is unbounded by design: the
-// wait ends with the Session, the client, or the Group.
-func (g *group) awaitLease(ctx context.Context) error {
+// rules say how the requests of a Group are sampled.
+type rules struct {
+	mode        string
+	sampling    sglang.Sampling
+	maxResponse int // a turn's default limit
+	maxContext  int // of a lineage, 0: none of ours
+}
+
+func (g *group) name() string { return g.label }
+
+// isLeased says whether the Group has its lease.
+func (g *group) isLeased() bool {
 	select {
 	case <-g.leased:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+		return true
+	default:
+		return false
 	}
+}
+
+// sampled is what the Group's present Sessions sampled.
+func (g *group) sampled() int64 {
+	var n int64
+	for _, s := range g.sessions {
+		n += s.sampled()
+	}
+	return n
 }
 
 // apply carries out what the schedule decided, in the order in which it did. An action that
@@ -57,36 +88,51 @@ func (c *core) apply(actions []schedule.Action) {
 		c.act(next)
 	}
 	c.acting = false
+	c.abortRecalled()
 }
 
 func (c *core) act(action schedule.Action) {
 	switch a := action.(type) {
 	case schedule.StartGroup:
 		c.startGroup(a.Group)
+	case schedule.StartEval:
+		c.startEvalGroup(a)
+	case schedule.StartSession:
+		c.startAgain(c.groups[a.Ref.Group], a)
+	case schedule.KillSession:
+		c.killSession(c.groups[a.Ref.Group].sessions[a.Ref.Seq], a)
 	case schedule.Lease:
-		g := c.groups[a.Group]
-		g.rollout, g.leasedAt = c.step.rollout, time.Now()
-		close(g.leased)
+		c.lease(c.groups[a.Group])
+	case schedule.Pass:
+		c.letThrough(a)
+	case schedule.Abort:
+		c.recall(a.Request)
+	case schedule.Quiet:
+		c.endPauses(nil)
 	case schedule.Score:
 		g := c.groups[a.Group]
 		g.scoringAt = time.Now()
 		c.score(g)
-	case schedule.Deliver:
-		g := c.groups[a.Group]
-		g.deliveredAt = time.Now()
-		c.step.deliver(g)
-		c.progress()
 	case schedule.Drop:
 		c.dropGroup(c.groups[a.Group], a)
 	case schedule.Forget:
-		g := c.groups[a.Group]
-		c.step.account(g)
-		if g.reason != "" {
-			c.traces.put(g.traces(&c.step.rollout, string(g.reason), g.cause))
-		}
-		delete(c.groups, a.Group)
+		c.forgetGroup(c.groups[a.Group])
 	case schedule.NeedTasks:
-		c.askFor(EventTasksNeeded, map[string]int{"count": a.Count}, c.replyTasks)
+		c.askFor(nil, EventTasksNeeded, map[string]int{"count": a.Count}, c.replyTasks)
+	default:
+		c.actOnStep(action)
+	}
+}
+
+// actOnStep carries out what is about the open step.
+func (c *core) actOnStep(action schedule.Action) {
+	switch a := action.(type) {
+	case schedule.Deliver:
+		c.deliverGroup(c.groups[a.Group], a.Partition)
+	case schedule.EndPartition:
+		c.endPartition(a)
+	case schedule.EndDataset:
+		c.endDataset(a)
 	case schedule.EndStep:
 		c.endStep(a)
 	}
@@ -96,17 +142,61 @@ func (c *core) startGroup(id schedule.GroupID) {
 	task := c.tasks[0]
 	c.tasks[0] = Task{} // the queue's memory must not keep it
 	c.tasks = c.tasks[1:]
-	g := &group{id: id, task: task, input: sessionInput(task), leased: make(chan struct{})}
-	c.groups[id] = g
-	c.step.start(c.cfg.NSamplesPerPrompt)
-	for seq := range c.cfg.NSamplesPerPrompt {
-		s := newSession(c, g, seq)
-		g.sessions = append(g.sessions, s)
-		c.remember(s)
+	g := &group{id: id, task: task, rules: &c.train, label: fmt.Sprintf("train:group_%d", id)}
+	c.start(g, c.cfg.NSamplesPerPrompt)
+}
+
+// start starts the Sessions of a new Group.
+func (c *core) start(g *group, sessions int) {
+	g.input, g.leased, g.began = sessionInput(g.task), make(chan struct{}), time.Now()
+	c.groups[g.id] = g
+	g.sessions = make([]*session, sessions)
+	for seq := range g.sessions {
+		c.startSession(g, seq, 0)
 	}
-	for _, s := range g.sessions {
-		c.goroutines.Go("session", s.run)
+}
+
+func (c *core) startSession(g *group, seq, try int) {
+	s := newSession(c, g, seq)
+	s.try = try
+	g.sessions[seq] = s
+	c.remember(s)
+	c.goroutines.Go("session", s.run)
+}
+
+// startAgain runs a failed Session from scratch, in the place and the Group of the one before
+// (agent_retries). What that one sampled is dropped.
+func (c *core) startAgain(g *group, again schedule.StartSession) {
+	old := g.sessions[again.Ref.Seq]
+	books := c.ledgerOf(g)
+	books.drop(reasonRetried, 0, 0, old.sampled(), old.ended.cause)
+	books.drops[reasonRetried].show(old.example(old.ended.cause))
+	c.log(observe.Status(observe.Warning, "Running 1 session again",
+		observe.F("group", g.name()), observe.F("session", again.Ref.Seq), observe.F("try", again.Try),
+		observe.F("reason", string(old.ended.reason)), observe.F("cause", old.ended.cause)))
+	c.traceRetried(g, old)
+	c.startSession(g, again.Ref.Seq, again.Try)
+}
+
+// killSession ends one Session whose Group lives on; run reports its end.
+func (c *core) killSession(s *session, kill schedule.KillSession) {
+	s.ended = ending{kill.Reason, s.explain(kill.Cause)}
+	s.kill(s.ended.cause)
+}
+
+func (c *core) lease(g *group) {
+	g.rollout, g.startRollout = c.step.rollout, c.step.rollout
+	g.leasedAt = time.Now()
+	close(g.leased)
+}
+
+// forgetGroup books a Group that is over and has nothing running.
+func (c *core) forgetGroup(g *group) {
+	c.ledgerOf(g).account(g)
+	if g.reason != "" {
+		c.traceDropped(g)
 	}
+	delete(c.groups, g.id)
 }
 
 // sessionInput is the document the agent finds in RELAX_INPUT_JSON.
@@ -128,11 +218,23 @@ func (c *core) dropGroup(g *group, drop schedule.Drop) {
 		}
 		s.kill("")
 	}
-	if drop.Reason == schedule.ReasonStepEnd {
-		return
+	if g.origin != nil {
+		c.step.eval.drop(g)
 	}
-	c.log(observe.Status(observe.Error, "Dropped 1 group",
-		observe.F("group", g.name()), observe.F("reason", string(drop.Reason)), observe.F("cause", g.cause)))
+	switch {
+	case drop.Reason == schedule.ReasonStepEnd, drop.Reason == schedule.ReasonSurplus:
+	case isFiltered(drop.Reason):
+		c.log(observe.Status(observe.Info, "Filtered 1 group",
+			observe.F("group", g.name()), observe.F("reason", string(drop.Reason)), observe.F("cause", g.cause)))
+	default:
+		c.log(observe.Status(observe.Error, "Dropped 1 group",
+			observe.F("group", g.name()), observe.F("reason", string(drop.Reason)), observe.F("cause", g.cause)))
+	}
+}
+
+// isFiltered says whether a hook or filter took the Group out, and nothing is wrong with it.
+func isFiltered(reason schedule.Reason) bool {
+	return reason == reasonFiltered || strings.HasPrefix(string(reason), observe.Filtered)
 }
 
 // replyTasks takes {"tasks": [...], "end": bool}.

@@ -39,6 +39,16 @@ func files(t *testing.T, dir ...string) []string {
 	return names
 }
 
+// sessionDirs lists the IO directories of all engines in a run_dir.
+func sessionDirs(t *testing.T, runDir string) []string {
+	t.Helper()
+	dirs, err := filepath.Glob(filepath.Join(runDir, "sessions", "*", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dirs
+}
+
 // descriptors lists the open ones. Go's poller opens its own with the first socket and keeps
 // them, so there has to be one before.
 func descriptors(t *testing.T) []string {
@@ -96,7 +106,7 @@ func TestPauseAndResumeWithSeveralSessions(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
-	until(t, func() bool { _, n := e.core.gate.state(); return n > 0 })
+	until(t, func() bool { return passed(e) > 0 })
 	for version := range int64(3) {
 		if err := e.Pause(ctx); err != nil {
 			t.Fatal(err)
@@ -274,13 +284,13 @@ func TestChildrenOfAnAgentEndWithIt(t *testing.T) {
 func TestDropBeforeTheStartStartsNothing(t *testing.T) {
 	t.Parallel()
 	e := openEngine(t, testConfig(t))
-	g := &group{id: 1, leased: make(chan struct{})}
+	g := &group{id: 1, leased: make(chan struct{}), rules: &e.core.train}
 	s := newSession(e.core, g, 0)
 	s.kill("")
 	if reason, cause := s.runProcess(); reason != reasonStart || cause == "" {
 		t.Errorf("reason %s, cause %q", reason, cause)
 	}
-	if left := files(t, e.core.runDir.path, "sessions"); len(left) != 0 || e.core.launcher.Live() != 0 {
+	if left := sessionDirs(t, e.core.runDir.path); len(left) != 0 || e.core.launcher.Live() != 0 {
 		t.Errorf("something was started: %v", left)
 	}
 }
@@ -307,7 +317,7 @@ func TestDropWhileStarting(t *testing.T) {
 			t.Errorf("report = %+v", r.report)
 		}
 	}
-	if left := files(t, cfg.RunDir, "sessions"); len(left) != 0 {
+	if left := sessionDirs(t, cfg.RunDir); len(left) != 0 {
 		t.Errorf("left: %v", left)
 	}
 }
@@ -423,7 +433,20 @@ func TestSilentStepsSayThatTheyWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Stats(); err != nil { // being looked at is not a sign of life
-		t.Error(err)
+	if w := findWait(t, e, "tasks"); w.Count != 1 { // being looked at is not a sign of life
+		t.Errorf("waits = %+v", w)
+	}
+	ctx := waitContext(t)
+	for {
+		ev, err := e.Poll(ctx)
+		if err != nil {
+			t.Fatal("no heartbeat: ", err)
+		}
+		if text := string(ev.Data); strings.Contains(text, `"event":"idle_heartbeat"`) {
+			if !strings.Contains(text, "tasks: 1 for") || !strings.Contains(text, `"warming_prepare_group_count":0`) {
+				t.Errorf("heartbeat %s does not say what it waits for", text)
+			}
+			return
+		}
 	}
 }

@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(agentVariable) != "" {
 		os.Exit(runAgent())
 	}
+	if role := os.Getenv(roleVariable); role != "" {
+		os.Exit(roles[role]())
+	}
 	// Race-detector builds sleep a second at exit unless told otherwise; agents and supervisors
 	// of these tests are such builds.
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
@@ -36,7 +39,7 @@ func TestMain(m *testing.M) {
 
 // agentTask is what a test tells the agent in the task's metadata.
 type agentTask struct {
-	// Mode picks a behaviour; see runAgent.
+	// Mode picks a behaviour; see runAgent. "tell" writes what it saw into its metadata.
 	Mode string `json:"mode"`
 	// Turns is the number of model calls of mode "" (default 1).
 	Turns int `json:"turns"`
@@ -62,7 +65,12 @@ func runAgent() int {
 		fmt.Fprintln(os.Stderr, "agent: input:", err)
 		return 9
 	}
+	if say := os.Getenv("RELAXTEST_SAY"); say != "" { // in the place of the task
+		input.Messages[0]["content"] = say
+	}
 	task := input.Metadata
+	_, err = os.Stat("once")
+	again := err == nil
 	switch task.Mode {
 	case "nocall":
 		return 0
@@ -78,6 +86,13 @@ func runAgent() int {
 		}
 	case "silent": // never calls and never ends
 		time.Sleep(time.Hour)
+	case "await": // leaves when it is told, without a call
+		for {
+			if _, err := os.Stat("go"); err == nil {
+				return 7
+			}
+			time.Sleep(time.Millisecond)
+		}
 	case "exit":
 		fmt.Println("agent: something went wrong")
 		return 7
@@ -96,6 +111,16 @@ func runAgent() int {
 		}
 	case "lateexit":
 		return 6
+	case "flaky", "flakyhang": // fails the first time
+		if os.WriteFile("once", nil, 0o600) != nil {
+			return 9
+		}
+		if !again && task.Mode == "flakyhang" {
+			time.Sleep(time.Hour)
+		}
+		if !again {
+			return 6
+		}
 	}
 	if task.Mode == "contexts" {
 		return exportContexts(messages)
@@ -147,7 +172,12 @@ func writeOutput(task agentTask, messages []chatMessage) error {
 	if task.Output != "" {
 		return os.WriteFile(path, []byte(task.Output), 0o600)
 	}
-	out := map[string]any{"metadata": map[string]any{"session": os.Getenv("RELAX_SESSION_ID")}}
+	metadata := map[string]any{"session": os.Getenv("RELAX_SESSION_ID")}
+	if task.Mode == "tell" {
+		metadata["said"], metadata["answers"] = messages[len(messages)-1]["content"], answers
+		metadata["mode"], metadata["group"] = os.Getenv("RELAX_ROLLOUT_MODE"), os.Getenv("RELAX_GROUP_ID")
+	}
+	out := map[string]any{"metadata": metadata}
 	if task.Reward != nil {
 		out["reward"] = *task.Reward
 	}
@@ -160,6 +190,9 @@ func writeOutput(task agentTask, messages []chatMessage) error {
 	}
 	return os.WriteFile(path, raw, 0o600)
 }
+
+// answers counts HTTP answers.
+var answers int
 
 // complete makes one Chat Completions call and returns the assistant message.
 func complete(messages []chatMessage) (chatMessage, error) {
@@ -182,6 +215,7 @@ func complete(messages []chatMessage) (chatMessage, error) {
 	if err != nil {
 		return nil, err
 	}
+	answers++
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("status %d: %s", resp.StatusCode, answer)
 	}

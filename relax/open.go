@@ -56,10 +56,11 @@ func Open(cfg Config, opts ...Option) (*Engine, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	c := &core{
 		cfg: r, alloc: s.alloc, environ: s.environ, ctx: ctx, cancel: cancel,
-		events: newEventQueue(), gate: newGate(), inbox: make(chan func(), 256), closing: make(chan struct{}, 1),
-		sessions: map[string]*session{}, groups: map[schedule.GroupID]*group{}, asks: map[uint64]ask{},
-		machine: schedule.New(r.schedule),
+		events: newEventQueue(), inbox: make(chan func(), 256), closing: make(chan struct{}, 1),
+		sessions: map[string]*session{}, groups: map[schedule.GroupID]*group{}, asks: map[uint64]openAsk{},
+		tickets: map[schedule.RequestID]*ticket{}, machine: schedule.New(r.schedule), books: newLedger(),
 	}
+	c.train = rules{mode: modeTrain, sampling: r.sampling, maxResponse: r.RolloutMaxResponseLen, maxContext: r.RolloutMaxContextLen}
 	c.goroutines = safego.New(c.poison)
 	if err := c.open(); err != nil {
 		ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
@@ -67,14 +68,18 @@ func Open(cfg Config, opts ...Option) (*Engine, error) {
 		_ = c.close(ctx) // the reason it did not open matters more
 		return nil, err
 	}
+	for _, w := range schedule.Warnings(r.schedule) {
+		c.warn("option " + w.String())
+	}
 	c.goroutines.Go("loop", c.loop)
+	c.admission.start(c.ctx, c.goroutines)
 	return &Engine{core: c}, nil
 }
 
 // open builds the rooms in the order in which they need each other.
 func (c *core) open() error {
 	for _, build := range []func() error{
-		c.openRunDir, c.openTraces, c.openLauncher, c.openFormat, c.openBackend, c.openGateway,
+		c.openRunDir, c.openTraces, c.openLauncher, c.openFormat, c.openExperts, c.openBackend, c.openAdmission, c.openGateway, c.openMetrics,
 	} {
 		if err := build(); err != nil {
 			return err
@@ -148,7 +153,7 @@ func checkParsers(opts chat.Options) error {
 func (c *core) openBackend() error {
 	url := c.cfg.SGLangURL
 	if c.cfg.Backend == backendSimulator {
-		simulator, err := openSimulator(c.cfg.Simulator, c.format)
+		simulator, err := openSimulator(c.cfg.Simulator, c.format, c.experts)
 		if err != nil {
 			return err
 		}
@@ -156,6 +161,7 @@ func (c *core) openBackend() error {
 	}
 	client, err := sglang.New(sglang.Config{
 		URL: url, APIKey: c.cfg.SGLangAPIKey, Concurrency: c.cfg.SGLangServerConcurrency, Goroutines: c.goroutines,
+		SendSessionID: c.cfg.AgenticSessionLifecycle,
 	})
 	if err != nil {
 		return backendError(err)
@@ -164,6 +170,7 @@ func (c *core) openBackend() error {
 	if c.backendInfo, err = client.Probe(c.ctx); err != nil {
 		return backendError(err)
 	}
+	c.warnOfBackend(c.backendInfo)
 	return nil
 }
 
@@ -175,8 +182,10 @@ func backendError(err error) error {
 func (c *core) openLauncher() error {
 	launcher, err := agent.New(agent.Config{
 		Supervisor: c.cfg.AgentSupervisor, Command: c.cfg.AgentCommand, Cwd: c.cfg.AgentCwd,
-		Env: c.cfg.AgentEnv, Inherit: c.cfg.inherit, Environ: c.environ, KillGrace: c.cfg.killGrace,
-		RunDir: c.runDir.path, Goroutines: c.goroutines,
+		LoginShell: c.cfg.AgentLoginShell,
+		Env:        c.cfg.AgentEnv, Inherit: c.cfg.inherit, Environ: c.environ, KillGrace: c.cfg.killGrace,
+		StartConcurrency: c.cfg.AgentStartConcurrency, MaxAgents: c.mostAgents(),
+		RunDir: c.runDir.path, PruneRunDir: c.runDir.ours, Goroutines: c.goroutines, Log: c.warn,
 	})
 	var wrong *agent.OptionError
 	if errors.As(err, &wrong) {

@@ -36,6 +36,7 @@ type pending struct {
 	waiting int
 	attempt int // the last try that was answered or joined
 	grace   *time.Timer
+	left    time.Time     // when grace began
 	back    chan struct{} // closed when somebody waits again
 }
 
@@ -234,7 +235,7 @@ func (p *pending) leave(cause error) {
 			p.cancel(cause)
 		}
 	})
-	p.grace = timer
+	p.grace, p.left = timer, time.Now()
 }
 
 // attended waits until somebody is there to take the answer, or the turn is over.

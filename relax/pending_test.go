@@ -48,7 +48,6 @@ func slowEngine(t *testing.T, grace float64) (*session, *slow) {
 				return sglang.Result{}, context.Cause(ctx)
 			}
 		},
-		abort: func(string) bool { return true },
 	})
 	return s, b
 }

@@ -46,10 +46,11 @@ type EventKind uint32
 
 // Event kinds.
 const (
-	// EventBatch carries the step's rows in Event.Batch. The receiver releases it.
+	// EventBatch carries the step's rows in Event.Batch. The receiver releases it. Those of an Eval
+	// have Data {"eval": true, "dataset", "rollout"}.
 	EventBatch EventKind = 1
-	// EventStepEnd closes a rollout; Data is a StepReport. Exactly one follows each
-	// StartRollout, after the step's batch if it has one. Its "error" field is set when the
+	// EventStepEnd closes a rollout or an Eval; Data is a StepReport. Exactly one follows each
+	// StartRollout and StartEval, after the step's batch if it has one. Its "error" field is set when the
 	// step ended on the failure budget.
 	EventStepEnd EventKind = 2
 	// EventTasksNeeded asks for Data {"count": n} more tasks. Reply with
@@ -57,17 +58,27 @@ const (
 	EventTasksNeeded EventKind = 3
 	// EventScore asks for the rewards of Data {"group_id", "sessions": [...]} when
 	// Config.CustomRM is set. Reply with {"rewards": [number or object, ...]}, one for each
-	// session; rewards the agents wrote are kept. {"error": text} drops the Group.
+	// session; rewards the agents wrote are kept, unless Config.GroupRM is set. {"error": text}
+	// drops the Group. Of Eval Groups Data also has "dataset".
 	EventScore EventKind = 4
 	// EventLog carries Data {"level", "component", "event", "text", ...fields}.
 	EventLog EventKind = 5
-	// EventProgress carries Data {"rollout", "scored", "done", "total"} in Sessions.
+	// EventProgress carries Data {"rollout", "scored", "done", "total"} in Sessions, with
+	// Config.AgenticPrelaunch also "prepared": Groups that only wait for a lease. Of an Eval it is
+	// {"rollout", "eval": true, "dataset", "scored", "done", "total"} in samples of the dataset that runs.
 	EventProgress EventKind = 6
 	// EventAdvantage asks for the training credit of Data {"group_id", "sessions": [{"session_id",
 	// "contexts": [{"name", "metadata", "turns"}, ...]}, ...]} when Config.CustomAdvantage is set.
-	// Reply with {"advantages": [[number, ...], ...]}: for each session one number for each of its
-	// contexts, in that order. {"advantages": null} filters the Group, {"error": text} drops it.
+	// Reply with {"advantages": [[value, ...], ...]}: for each session one value for each of its
+	// contexts, in that order: a number, or a list with one for each of its turns.
+	// {"advantages": null} filters the Group, {"error": text} drops it.
 	EventAdvantage EventKind = 7
+	// EventFilter asks whether to train on the Group of Data {"group_id", "sessions": [{"session_id",
+	// "reward", "contexts": [{"name", "metadata", "reward", "advantage", "turns", "response_len",
+	// "status"}, ...]}, ...]}, whose credit is known, when Config.CustomFilter is set. Reply with
+	// {"keep": bool, "reason": text}; the reason of a Group that is not kept is counted as
+	// rollout/dynamic_filter/drop_<reason>. {"error": text} drops it.
+	EventFilter EventKind = 8
 )
 
 // An Event is one thing the engine wants the host to know or to do.
@@ -78,7 +89,7 @@ type Event struct {
 	// RolloutID is the step the event belongs to.
 	RolloutID int64
 	Batch     *Batch
-	// Data is a JSON object, nil for EventBatch.
+	// Data is a JSON object, nil for an EventBatch of training.
 	Data []byte
 }
 
@@ -88,8 +99,20 @@ type Engine struct{ core *core }
 // Submit queues tasks. Tasks are taken in order by this and later rollouts.
 func (e *Engine) Submit(tasks []Task) error { return e.core.submit(tasks) }
 
-// StartRollout opens step rolloutID. It fails with [ErrState] while another step is open.
+// StartRollout opens step rolloutID. It fails with [ErrState] while another step or an Eval is
+// open, and in a fully-async run if an older partition would never be complete.
 func (e *Engine) StartRollout(rolloutID int64) error { return e.core.startRollout(rolloutID) }
+
+// StartEval opens an Eval: each task of each dataset is run NSamples times, one dataset after the
+// other, scored, and not filtered, normalised or refilled. An [EventBatch] follows for each dataset
+// that has rows, then an [EventStepEnd] with the results. Train Sessions that are resident stay
+// so. It fails with [ErrState] while a step is open, with [ErrInvalid] for wrong datasets.
+func (e *Engine) StartEval(rolloutID int64, datasets []EvalDataset) error {
+	return e.core.startEval(rolloutID, datasets)
+}
+
+// Consumed says that the trainer took a partition of a fully-async run (max_staleness).
+func (e *Engine) Consumed(partition int64) error { return e.core.consumed(partition) }
 
 // Poll returns the next event. It waits until there is one, ctx ends (ctx.Err()), or the
 // engine is closed ([ErrClosed]) or poisoned ([ErrPanic]); events nobody took are then gone.
@@ -111,10 +134,12 @@ func (e *Engine) Reply(id uint64, data []byte) error { return e.core.reply(id, d
 // updates the backend's weights.
 func (e *Engine) SetWeightVersion(version int64) error { return e.core.setWeightVersion(version) }
 
-// Pause closes the generation gate: requests in flight are aborted at the backend and
-// parked with the tokens they have; it returns when none of them is left there, or with ctx's
-// error. The gate stays closed until [Engine.Resume] in either case, and a second Pause waits
-// again. Agents keep waiting and their agent_timeout stands still.
+// Pause closes the generation gates, of training and Eval, at any time: requests in flight are
+// aborted at the backend and parked with the tokens they have; it returns when none of them is left
+// there, or with ctx's error. Sessions protected by partial_rollout_max_aborted_count are not
+// aborted: it waits until they are over. The gates stay closed until [Engine.Resume] in either
+// case, and a second Pause waits again; a Resume ends a Pause that still waits with [ErrState].
+// Agents keep waiting and their agent_timeout stands still.
 func (e *Engine) Pause(ctx context.Context) error { return e.core.pause(ctx) }
 
 // Resume opens the gate again; parked requests continue from their tokens.

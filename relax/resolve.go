@@ -38,6 +38,12 @@ const (
 	sharedFirst    = "first"
 )
 
+// Whose requests wait for room (agentic_admission_scope).
+const (
+	scopeTrain = "train"
+	scopeAll   = "all"
+)
+
 // resolved is a Config after checks and defaults.
 type resolved struct {
 	Config
@@ -48,8 +54,10 @@ type resolved struct {
 	killGrace time.Duration
 	// disconnectGrace is DisconnectGrace with its default.
 	disconnectGrace time.Duration
-	inherit         bool
-	sharedLoss      forest.SharedLoss
+	// admissionWait is AgenticAdmissionMaxWaitS with its default.
+	admissionWait time.Duration
+	inherit       bool
+	sharedLoss    forest.SharedLoss
 }
 
 // resolve checks cfg and fills in defaults. Errors are [*OptionError].
@@ -65,6 +73,9 @@ func resolve(cfg Config) (resolved, error) {
 	if err := checkChoices(&r.Config); err != nil {
 		return r, err
 	}
+	if _, err := r.estimator(); err != nil {
+		return r, err
+	}
 	if r.SharedPrefixLoss == sharedFirst {
 		r.sharedLoss = forest.SharedFirst
 	}
@@ -74,17 +85,16 @@ func resolve(cfg Config) (resolved, error) {
 	}
 	r.kwargs = kwargs
 	r.killGrace = seconds(r.AgentKillGrace)
-	grace := valueOr(r.DisconnectGrace, 5)
-	if !(grace >= 0) || grace > math.MaxInt32 {
-		return r, &OptionError{Option: "disconnect_grace", Problem: fmt.Sprintf("expected zero or a positive number of seconds, found %v", grace)}
+	if r.disconnectGrace, err = wait("disconnect_grace", valueOr(r.DisconnectGrace, 5)); err != nil {
+		return r, err
 	}
-	r.disconnectGrace = seconds(grace)
+	if r.admissionWait, err = wait("agentic_admission_max_wait_s", valueOr(r.AgenticAdmissionMaxWaitS, 30)); err != nil {
+		return r, err
+	}
 	r.inherit = valueOr(r.AgentEnvInherit, true)
-	r.schedule = schedule.Config{
-		BatchSize: r.RolloutBatchSize, GroupSize: r.NSamplesPerPrompt, Capacity: r.AgenticConcurrency,
-		MaxConsecutiveDropped: r.MaxConsecutiveDroppedGroups,
-		FirstRequestTimeout:   seconds(r.AgentFirstRequestTimeout),
-		AgentTimeout:          seconds(r.AgentTimeout),
+	r.schedule = r.scheduling()
+	if problems := schedule.Validate(r.schedule); len(problems) > 0 {
+		return r, scheduleError(problems)
 	}
 	r.credit = credit.Normalization{
 		Mean: valueOr(r.RewardsNormalization, true),
@@ -97,7 +107,41 @@ func resolve(cfg Config) (resolved, error) {
 	return r, nil
 }
 
+// scheduling is what the schedule must know.
+func (r *resolved) scheduling() schedule.Config {
+	return schedule.Config{
+		BatchSize: r.RolloutBatchSize, GroupSize: r.NSamplesPerPrompt, OverSampling: r.OverSamplingBatchSize,
+		Capacity: r.AgenticConcurrency, EvalCapacity: r.AgenticEvalConcurrency, GroupRM: r.GroupRM, NumRollout: r.NumRollout,
+		Prelaunch: r.AgenticPrelaunch, PartialRollout: r.PartialRollout, MaxAborted: r.PartialRolloutMaxAbortedCount,
+		FullyAsync: r.FullyAsync, MaxStaleness: r.MaxStaleness,
+		DynamicBatch: r.UseDynamicGlobalBatchSize, DataParallel: r.DataParallelSize,
+		MaxConsecutiveDropped: r.MaxConsecutiveDroppedGroups, AgentRetries: r.AgentRetries,
+		FirstRequestTimeout: seconds(r.AgentFirstRequestTimeout), AgentTimeout: seconds(r.AgentTimeout),
+		Trainer: schedule.Trainer{AdvantageEstimator: r.AdvantageEstimator, RoutingReplay: r.UseRolloutRoutingReplay},
+	}
+}
+
+// scheduleError names the options of everything that does not go together.
+func scheduleError(problems []schedule.Problem) error {
+	err := &OptionError{Option: strings.Join(problems[0].Options, ", "), Problem: problems[0].Reason}
+	for _, p := range problems[1:] {
+		err.Problem += "; option " + p.String()
+	}
+	return err
+}
+
+// wait reads an option in seconds that may be zero.
+func wait(option string, value float64) (time.Duration, error) {
+	if !(value >= 0) || value > math.MaxInt32 {
+		return 0, &OptionError{Option: option, Problem: fmt.Sprintf("expected zero or a positive number of seconds, found %v", value)}
+	}
+	return seconds(value), nil
+}
+
 func setDefaults(c *Config) {
+	setDefault(&c.AgenticAdmissionHeadroom, 0.90)
+	setDefault(&c.AgenticAdmissionPressureThreshold, 0.92)
+	setDefault(&c.AgenticAdmissionScope, scopeTrain)
 	setDefault(&c.SystemMessages, systemKeep)
 	setDefault(&c.MatchPolicy, matchExact)
 	setDefault(&c.ImplicitExport, implicitUnique)
@@ -108,9 +152,13 @@ func setDefaults(c *Config) {
 	setDefault(&c.SGLangServerConcurrency, 512)
 	setDefault(&c.RolloutBatchSize, 1)
 	setDefault(&c.NSamplesPerPrompt, 1)
-	setDefault(&c.AgenticConcurrency, c.RolloutBatchSize)
+	setDefault(&c.OverSamplingBatchSize, c.RolloutBatchSize)
+	setDefault(&c.AgenticConcurrency, c.OverSamplingBatchSize)
+	setDefault(&c.DataParallelSize, 1)
 	setDefault(&c.MaxConsecutiveDroppedGroups, 8)
 	setDefault(&c.RolloutMaxResponseLen, 1024)
+	setDefault(&c.AgenticAdmissionExpectedDecodeCap, c.RolloutMaxResponseLen)
+	setDefault(&c.EvalMaxContextLen, c.RolloutMaxContextLen)
 	setDefault(&c.APIHost, "127.0.0.1")
 	setDefault(&c.MaxBodyBytes, 256<<20)
 	if c.Backend == "" && c.SGLangURL == "" {
@@ -126,6 +174,7 @@ func checkChoices(c *Config) error {
 		{"match_policy", c.MatchPolicy, matchExact, matchTolerant},
 		{"implicit_export", c.ImplicitExport, implicitUnique, implicitMain},
 		{"shared_prefix_loss", c.SharedPrefixLoss, sharedEach, sharedFirst},
+		{"agentic_admission_scope", c.AgenticAdmissionScope, scopeTrain, scopeAll},
 	} {
 		if o.value != o.a && o.value != o.b {
 			return &OptionError{Option: o.name, Problem: fmt.Sprintf("expected %s or %s, found %q", o.a, o.b, o.value)}
@@ -145,7 +194,10 @@ func checkNumbers(c *Config) error {
 		{"sglang_server_concurrency", float64(c.SGLangServerConcurrency)},
 		{"rollout_batch_size", float64(c.RolloutBatchSize)},
 		{"n_samples_per_prompt", float64(c.NSamplesPerPrompt)},
+		{"over_sampling_batch_size", float64(c.OverSamplingBatchSize)},
 		{"agentic_concurrency", float64(c.AgenticConcurrency)},
+		{"data_parallel_size", float64(c.DataParallelSize)},
+		{"agentic_admission_expected_decode_cap", float64(c.AgenticAdmissionExpectedDecodeCap)},
 		{"max_consecutive_dropped_groups", float64(c.MaxConsecutiveDroppedGroups)},
 		{"rollout_max_response_len", float64(c.RolloutMaxResponseLen)},
 		{"max_body_bytes", float64(c.MaxBodyBytes)},
@@ -158,7 +210,16 @@ func checkNumbers(c *Config) error {
 		name  string
 		value float64
 	}{
+		{"agent_retries", float64(c.AgentRetries)},
+		{"agent_start_concurrency", float64(c.AgentStartConcurrency)},
+		{"agentic_eval_concurrency", float64(c.AgenticEvalConcurrency)},
+		{"partial_rollout_max_aborted_count", float64(c.PartialRolloutMaxAbortedCount)},
+		{"max_staleness", float64(c.MaxStaleness)},
+		{"num_rollout", float64(c.NumRollout)},
 		{"rollout_max_context_len", float64(c.RolloutMaxContextLen)},
+		{"eval_max_context_len", float64(c.EvalMaxContextLen)},
+		{"moe_num_layers", float64(c.MoENumLayers)},
+		{"moe_router_topk", float64(c.MoERouterTopK)},
 		{"go_max_procs", float64(c.GoMaxProcs)},
 		{"arena_pool_bytes", float64(c.ArenaPoolBytes)},
 		{"arena_limit_bytes", float64(c.ArenaLimitBytes)},
@@ -170,8 +231,14 @@ func checkNumbers(c *Config) error {
 	if c.APIPort < 0 || c.APIPort > 65535 {
 		return &OptionError{Option: "api_port", Problem: fmt.Sprintf("expected 0 (a free port) to 65535, found %d", c.APIPort)}
 	}
+	if p := c.MetricsPort; p != nil && (*p < 0 || *p > 65535) {
+		return &OptionError{Option: "metrics_port", Problem: fmt.Sprintf("expected 0 (a free port) to 65535, found %d", *p)}
+	}
 	if err := gateway.CheckAdvertise(c.APIAdvertiseURL); err != nil {
 		return &OptionError{Option: "api_advertise_url", Problem: err.Error()}
+	}
+	if err := checkAdmission(c); err != nil {
+		return err
 	}
 	return checkSampling(c)
 }
@@ -179,14 +246,38 @@ func checkNumbers(c *Config) error {
 // checkSampling applies SGLang's own limits, so that a wrong value fails here and not in
 // every request.
 func checkSampling(c *Config) error {
-	if t := valueOr(c.RolloutTemperature, 1); !(t >= 0) || math.IsInf(t, 0) {
-		return &OptionError{Option: "rollout_temperature", Problem: fmt.Sprintf("expected zero or a positive number, found %v", t)}
+	field, problem := samplingProblem(valueOr(c.RolloutTemperature, 1), valueOr(c.RolloutTopP, 1), valueOr(c.RolloutTopK, -1))
+	if problem != "" {
+		return &OptionError{Option: "rollout_" + field, Problem: problem}
 	}
-	if p := valueOr(c.RolloutTopP, 1); !(p > 0 && p <= 1) {
-		return &OptionError{Option: "rollout_top_p", Problem: fmt.Sprintf("expected a number in (0, 1], found %v", p)}
+	return nil
+}
+
+// samplingProblem names the value that SGLang would refuse, "" if there is none.
+func samplingProblem(temperature, topP float64, topK int) (field, problem string) {
+	switch {
+	case !(temperature >= 0) || math.IsInf(temperature, 0):
+		return "temperature", fmt.Sprintf("expected zero or a positive number, found %v", temperature)
+	case !(topP > 0 && topP <= 1):
+		return "top_p", fmt.Sprintf("expected a number in (0, 1], found %v", topP)
+	case topK != -1 && topK < 1:
+		return "top_k", fmt.Sprintf("expected -1 (off) or a positive integer, found %d", topK)
 	}
-	if k := valueOr(c.RolloutTopK, -1); k != -1 && k < 1 {
-		return &OptionError{Option: "rollout_top_k", Problem: fmt.Sprintf("expected -1 (off) or a positive integer, found %d", k)}
+	return "", ""
+}
+
+// checkAdmission checks shares of a worker's room.
+func checkAdmission(c *Config) error {
+	for _, o := range []struct {
+		name  string
+		value float64
+	}{
+		{"agentic_admission_headroom", c.AgenticAdmissionHeadroom},
+		{"agentic_admission_pressure_threshold", c.AgenticAdmissionPressureThreshold},
+	} {
+		if !(o.value > 0 && o.value <= 1) {
+			return &OptionError{Option: o.name, Problem: fmt.Sprintf("expected a number in (0, 1], found %v", o.value)}
+		}
 	}
 	return nil
 }

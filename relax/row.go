@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/batch"
+	"github.com/relax-rollout/relax-rollout/relax/internal/canon"
+	"github.com/relax-rollout/relax-rollout/relax/internal/credit"
 	"github.com/relax-rollout/relax-rollout/relax/internal/forest"
 	"github.com/relax-rollout/relax-rollout/relax/internal/observe"
 )
@@ -37,43 +40,72 @@ type turnMeta struct {
 	Masked bool `json:"masked,omitempty"`
 }
 
-// row lays one of the Session's contexts out for the batch.
-func (s *session) row(e *export, advantage float32) (batch.Row, observe.RowStat) {
+// rows lays the Session's contexts out for the batch; credits has one for each.
+func (s *session) rows(credits []credit.Credit) ([]batch.Row, []observe.RowStat) {
+	counted := map[*forest.Node]bool{}
+	rows, stats := make([]batch.Row, len(s.results)), make([]observe.RowStat, len(s.results))
+	for i, e := range s.results {
+		rows[i] = s.row(e, credits[i])
+		stats[i] = s.stat(e, counted)
+	}
+	return rows, stats
+}
+
+func (s *session) row(e *export, given credit.Credit) batch.Row {
 	l := &e.lineage
 	row := batch.Row{
-		PromptLen: l.PromptLen, Reward: math.NaN(), Advantage: advantage,
-		GroupID: int64(s.group.id), SessionSeq: int32(s.ref.Seq), Turns: int32(l.Turns), Aborts: int32(l.Aborts),
-	}
-	meta := rowMeta{
-		SessionID: s.id, GroupID: s.group.name(), Name: e.name, Metadata: e.metadata,
-		Reward: json.RawMessage("null"), StartRollout: l.StartRollout, Trace: e.trace,
+		Session: s.id, PromptLen: l.PromptLen,
+		Reward: math.NaN(), RawReward: float32(math.NaN()), Advantage: given.Number, PerTurn: given.PerTurn,
+		GroupID: int64(s.group.id), SessionSeq: int32(s.ref.Seq), SampleIndex: s.sampleIndex(), Partition: s.group.rollout,
+		Turns: int32(l.Turns), Aborts: int32(l.Aborts), Experts: s.experts(l), Meta: s.meta(e),
 	}
 	if e.reward != nil {
-		row.Reward, meta.Reward = e.reward.value, e.reward.raw
+		row.Reward = e.reward.value
+	}
+	if r := s.reward(); r != nil {
+		row.RawReward = float32(r.value)
 	}
 	if l.Truncated {
 		row.Status = batch.Truncated
 	}
-	for _, span := range l.Spans {
-		row.Segments = append(row.Segments, batch.Segment{Start: span.Start, WeightVersion: span.Version})
+	row.Segments = make([]batch.Segment, len(l.Spans))
+	for i, span := range l.Spans {
+		row.Segments[i] = batch.Segment{Start: span.Start, WeightVersion: span.Version}
 	}
-	stat := observe.RowStat{Reward: row.Reward, Turns: l.Turns, Truncated: l.Truncated, Staleness: s.group.rollout - l.StartRollout}
-	stat.ResponseLen = l.Trained
-	for _, piece := range l.Pieces {
-		row.Pieces = append(row.Pieces, batch.Piece{Tokens: piece.Tokens, Logprobs: piece.Logprobs})
+	row.TurnTable = make([]batch.Turn, len(l.TurnTable))
+	for i, t := range l.TurnTable {
+		row.TurnTable[i] = batch.Turn{Start: t.Start, Len: t.End - t.Start, Advantage: given.Turns[i], Masked: t.Masked}
 	}
-	for _, turn := range l.TurnTable {
-		g := turn.Node.Generation()
-		meta.Turns = append(meta.Turns, newTurnMeta(g, turn))
-		stat.PromptTokens += g.PromptTokens
-		stat.CachedTokens += g.CachedTokens
+	row.Pieces = make([]batch.Piece, len(l.Pieces))
+	for i, piece := range l.Pieces {
+		row.Pieces[i] = batch.Piece{Tokens: piece.Tokens, Logprobs: piece.Logprobs}
+	}
+	return row
+}
+
+// sampleIndex numbers the Session within the run, so that all its rows can be told apart from
+// those of others.
+func (s *session) sampleIndex() int64 {
+	return int64(s.group.id)*int64(len(s.group.sessions)) + int64(s.ref.Seq)
+}
+
+func (s *session) meta(e *export) []byte {
+	l := &e.lineage
+	meta := rowMeta{
+		SessionID: s.id, GroupID: s.group.name(), Name: e.name, Metadata: e.metadata,
+		Reward: json.RawMessage("null"), StartRollout: l.StartRollout, Turns: make([]turnMeta, len(l.TurnTable)), Trace: e.trace,
+	}
+	if e.reward != nil {
+		meta.Reward = e.reward.raw
+	}
+	for i, t := range l.TurnTable {
+		meta.Turns[i] = newTurnMeta(t.Node.Generation(), t)
 	}
 	raw, err := json.Marshal(meta)
 	if err != nil {
 		panic(fmt.Sprintf("meta of session %s does not marshal: %v", s.id, err)) // all raw parts were parsed before
 	}
-	row.Meta = raw
-	return row, stat
+	return raw
 }
 
 func newTurnMeta(g *forest.Generation, turn forest.Turn) turnMeta {
@@ -85,4 +117,94 @@ func newTurnMeta(g *forest.Generation, turn forest.Turn) turnMeta {
 		RequestID: g.RequestID, Start: turn.Start, Length: len(g.IDs), Aborts: g.Aborts, Status: status,
 		Seconds: g.Seconds, ParseError: g.ParseError, Masked: turn.Masked,
 	}
+}
+
+// stat is what metrics need to know of a context. Nodes in counted were counted with an earlier
+// context of the Session; the others join them.
+func (s *session) stat(e *export, counted map[*forest.Node]bool) observe.RowStat {
+	l := &e.lineage
+	stat := observe.RowStat{
+		Group: int64(s.group.id), Session: s.ref.Seq, Reward: math.NaN(), Truncated: l.Truncated,
+		Metadata: observe.NumericFields(e.metadata), StopReason: observe.StopReason(e.metadata),
+		Staleness: s.group.rollout - l.StartRollout, VersionSpread: versionSpread(l.Spans),
+		Repetitive: observe.Repetitive(saidText(l)),
+	}
+	if g := s.group; g.isLeased() {
+		ready := g.barrier()
+		stat.BarrierSeconds, stat.LeaseSeconds = ready.Sub(g.began).Seconds(), g.leasedAt.Sub(ready).Seconds()
+	}
+	if e.reward != nil {
+		stat.Reward = e.reward.value
+		stat.Helpers = observe.RewardHelpers(e.reward.raw, s.core.cfg.RewardKey)
+		stat.Category = observe.RewardCategory(e.reward.raw, s.core.cfg.LogRewardCategory)
+	}
+	at := 0
+	for _, piece := range l.Pieces {
+		g := piece.Node.Generation()
+		switch known := counted[piece.Node]; {
+		case at < l.PromptLen || known:
+		case g == nil:
+			stat.TotalLen += len(piece.Tokens)
+		default:
+			stat.TotalLen += len(piece.Tokens)
+			stat.ResponseLen += len(piece.Logprobs)
+			countTurn(&stat, g)
+		}
+		at += len(piece.Tokens)
+	}
+	for _, piece := range l.Pieces { // an observation can have two pieces
+		counted[piece.Node] = true
+	}
+	return stat
+}
+
+func countTurn(stat *observe.RowStat, g *forest.Generation) {
+	stat.Turns++
+	stat.PromptTokens += g.PromptTokens
+	stat.CachedTokens += g.CachedTokens
+	stat.Seconds += g.Seconds
+	stat.OtherSeconds += max(0, g.WallSeconds-g.Seconds)
+	stat.QueueSeconds += g.QueueSeconds
+	stat.Spec.Add(specOf(g))
+	if g.ParseError != "" {
+		stat.ParseErrors++
+	}
+}
+
+// versionSpread is the newest weight version less the oldest. Versions that are no numbers have
+// none.
+func versionSpread(spans []forest.VersionSpan) int64 {
+	oldest, newest := int64(math.MaxInt64), int64(-1)
+	for _, span := range spans {
+		if span.Version >= 0 {
+			oldest, newest = min(oldest, span.Version), max(newest, span.Version)
+		}
+	}
+	return max(0, newest-oldest)
+}
+
+// saidText is the conversation from the first response on, if it is long enough for the question
+// whether it repeats itself.
+func saidText(l *forest.Lineage) string {
+	if len(l.TurnTable) == 0 {
+		return ""
+	}
+	said := l.Messages[l.TurnTable[0].Node.End()-1:]
+	if !observe.LongEnough(textLen(said)) {
+		return ""
+	}
+	var text strings.Builder
+	for _, m := range said {
+		text.WriteString(m.Reasoning)
+		text.WriteString(m.Content)
+	}
+	return text.String()
+}
+
+func textLen(messages []*canon.Message) int {
+	n := 0
+	for _, m := range messages {
+		n += len(m.Reasoning) + len(m.Content)
+	}
+	return n
 }

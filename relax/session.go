@@ -1,6 +1,7 @@
 package relax
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -46,8 +47,8 @@ type session struct {
 	ref   schedule.SessionRef
 	id    string // also the bearer token
 	cache *canon.Cache
-	once  sync.Once // announces the first request
 	began time.Time
+	try   int // how often it was run before (agent_retries)
 
 	ctx    context.Context // ends when requests are no longer answered
 	cancel context.CancelCauseFunc
@@ -60,8 +61,10 @@ type session struct {
 	requests int           // accepted so far, for request ids
 	turns    []*pending    // on their way
 	answered []*pending    // finished, newest last, for retries
-	lost     int64         // sampled tokens that were never committed
+	taken    int64         // sampled tokens, committed or not
+	lost     int64         // those that were never committed
 	lastErr  error         // last backend failure, for a drop's cause
+	shortage error         // why the last start failed that was made again, for the same
 	process  *agent.Process
 	killed   bool
 	note     string         // why it was killed, if its log is to be kept
@@ -76,6 +79,14 @@ type session struct {
 	// traces are written.
 	exported struct{ start, end time.Duration }
 	trace    *observe.Trace
+	ended    ending // the loop's: why it failed
+	fate     fate   // set by run when it is over
+}
+
+// An ending is why a Session failed.
+type ending struct {
+	reason schedule.Reason
+	cause  string
 }
 
 func newSession(c *core, g *group, seq int) *session {
@@ -98,6 +109,20 @@ func newSessionID() string {
 	return "session-" + hex.EncodeToString(raw[:])
 }
 
+// seed is the Session's sampling seed, nil if the backend is not to be deterministic: rollout_seed
+// plus its place among the samples of its task.
+func (s *session) seed() *int64 {
+	c := &s.core.cfg
+	if c.RolloutSeed == nil || !c.SGLangDeterministicInference {
+		return nil
+	}
+	seed := *c.RolloutSeed + int64(s.ref.Seq)
+	if o := s.group.origin; o != nil {
+		seed += int64(o.first)
+	}
+	return &seed
+}
+
 // Cache is the Session's store of messages it has seen.
 func (s *session) Cache() *canon.Cache { return s.cache }
 
@@ -113,19 +138,21 @@ func (s *session) run() {
 			s.core.apply(s.core.machine.SessionExported(time.Now(), s.ref))
 			return
 		}
+		if s.ended == (ending{}) { // else it was killed, with a reason of its own
+			s.ended = ending{reason, cause}
+		}
 		s.core.apply(s.core.machine.SessionFailed(time.Now(), s.ref, reason, cause))
 	})
 }
 
 // runProcess runs the process to its end and exports. An empty cause means success.
 func (s *session) runProcess() (schedule.Reason, string) {
-	process, err := s.start()
-	if err != nil {
+	process, exit, err := s.launch()
+	if process == nil {
 		s.finish()
 		s.conclude(observe.Process{Err: err.Error()}, !s.isKilled() && s.core.ctx.Err() == nil)
 		return reasonStart, err.Error()
 	}
-	exit, err := process.Wait(context.Background())
 	s.finish()
 	reason, cause := s.judge(process, exit, err)
 	note := s.logNote(reason, cause)
@@ -152,8 +179,8 @@ func (s *session) start() (*agent.Process, error) {
 	if s.isKilled() {
 		return nil, errSessionOver
 	}
-	process, err := s.core.launcher.Start(agent.Spec{
-		SessionID: s.id, GroupID: s.group.name(), Mode: "train",
+	process, err := s.core.launcher.Start(s.ctx, agent.Spec{
+		SessionID: s.id, GroupID: s.group.name(), Mode: s.group.rules.mode,
 		BaseURL: s.core.baseURL(), Input: s.group.input,
 	})
 	if err != nil {
@@ -169,10 +196,10 @@ func (s *session) start() (*agent.Process, error) {
 	return process, nil
 }
 
-// kill ends the process; run notices. A note that is not empty keeps its log.
+// kill ends the process; run notices. The first note that is not empty keeps its log.
 func (s *session) kill(note string) {
 	s.mu.Lock()
-	s.killed, s.note = true, note
+	s.killed, s.note = true, cmp.Or(s.note, note)
 	process := s.process
 	s.mu.Unlock()
 	s.cancel(errSessionOver)
@@ -189,6 +216,10 @@ func (s *session) finish() {
 	s.mu.Unlock()
 	s.cancel(errSessionOver)
 	<-idle
+	s.core.admission.sessionOver(s.id)
+	if s.core.cfg.AgenticSessionLifecycle {
+		s.core.backend.CloseSession(s.id)
+	}
 	s.core.forget(s)
 }
 
@@ -236,13 +267,16 @@ func exitText(exit agent.Exit) string {
 // and the end of the agent's log.
 func (s *session) explain(cause string) string {
 	s.mu.Lock()
-	lastErr, process := s.lastErr, s.process
+	lastErr, shortage, process := s.lastErr, s.shortage, s.process
 	s.mu.Unlock()
 	text := fmt.Sprintf("session %d of group %s: %s", s.ref.Seq, s.group.name(), cause)
 	if lastErr != nil {
 		text += fmt.Sprintf("; last backend error: %v", lastErr)
 	}
 	if process == nil {
+		if shortage != nil {
+			text += fmt.Sprintf("; its agent could not be started: %v", shortage)
+		}
 		return text
 	}
 	if tail := process.LogTail(logTail); tail != "" {
@@ -308,13 +342,6 @@ func (s *session) leave() {
 	}
 }
 
-// announce tells the schedule that the Session's first request is there.
-func (s *session) announce() {
-	s.once.Do(func() {
-		s.core.post(func() { s.core.apply(s.core.machine.SessionRequested(time.Now(), s.ref)) })
-	})
-}
-
 // fail remembers a backend failure for the cause of a later drop.
 func (s *session) fail(err error) {
 	s.mu.Lock()
@@ -329,27 +356,45 @@ func (s *session) lose(n int) {
 	s.mu.Unlock()
 }
 
+// sample counts tokens that came from the backend.
+func (s *session) sample(n int) {
+	s.mu.Lock()
+	s.taken += int64(n)
+	s.mu.Unlock()
+}
+
 // sampled is the number of tokens the Session had sampled, committed or not.
 func (s *session) sampled() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return int64(s.forest.SampledTokens()) + s.lost
+	return s.taken
 }
 
-// trained is the number of sampled tokens in the exported rows; a token of several rows counts
-// once.
-func (s *session) trained() int64 {
-	nodes := make([]*forest.Node, len(s.results))
-	for i, e := range s.results {
-		nodes[i] = e.node
-	}
+// fates is what becomes of the committed tokens when the Session's contexts are delivered.
+func (s *session) fates() forest.Fates {
+	nodes := nodesOf(s.results)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return int64(s.forest.TrainedTokens(nodes...))
+	return s.forest.Fates(nodes...)
 }
 
 func (s *session) liveRequests() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.live
+}
+
+// abandoned counts turns whose clients have left and may come back, and says when the first left.
+func (s *session) abandoned() (n int, since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.turns {
+		if p.grace == nil {
+			continue
+		}
+		if n++; since.IsZero() || p.left.Before(since) {
+			since = p.left
+		}
+	}
+	return n, since
 }

@@ -19,21 +19,30 @@ type simulatorOptions struct {
 	TokenDelayMs float64 `json:"token_delay_ms"`
 	// ContextLen is the context length in tokens.
 	ContextLen int `json:"context_len"`
+	// Experts is the shape of a mixture-of-experts model. Default: what use_rollout_routing_replay
+	// asks for, with 8 experts a layer, or as many as a token sees.
+	Experts *sglangtest.Experts `json:"experts"`
 	// Faults are sglangtest fault rules.
 	Faults json.RawMessage `json:"faults"`
 }
 
 // openSimulator starts the embedded backend with the engine's own tokenizer.
-func openSimulator(document json.RawMessage, format *chat.Format) (*sglangtest.Server, error) {
+func openSimulator(document json.RawMessage, format *chat.Format, shape expertShape) (*sglangtest.Server, error) {
 	var o simulatorOptions
 	if len(document) > 0 {
 		if err := decodeStrict(document, &o); err != nil {
-			return nil, &OptionError{Option: "simulator", Problem: "expected an object with policy, seed, start_delay_ms, token_delay_ms, context_len, faults", Err: err}
+			return nil, &OptionError{Option: "simulator", Problem: "expected an object with policy, seed, start_delay_ms, token_delay_ms, context_len, experts, faults", Err: err}
 		}
 	}
 	cfg := sglangtest.Config{
 		Tokenizer: format.Tokenizer(), EOS: format.StopIDs(), Seed: o.Seed, ContextLen: o.ContextLen,
 		StartDelay: milliseconds(o.StartDelayMs), TokenDelay: milliseconds(o.TokenDelayMs), ModelPath: "simulator",
+	}
+	if shape != (expertShape{}) {
+		cfg.Experts = sglangtest.Experts{Layers: shape.layers, TopK: shape.topK, Count: max(8, shape.topK)}
+	}
+	if o.Experts != nil {
+		cfg.Experts = *o.Experts
 	}
 	var err error
 	if len(o.Policy) > 0 {

@@ -19,16 +19,17 @@ func (s *session) processFacts(p *agent.Process, exit agent.Exit, failed bool) o
 		Launched: true, Start: exit.Started.Sub(s.began), End: exit.Ended.Sub(s.began),
 		ExitCode: exit.Code, Signal: exit.Signal, Reason: string(exit.Reason),
 		UserSec: exit.UserSec, SysSec: exit.SysSec, MaxRSSKB: exit.MaxRSSKB,
+		LeftBehind: exit.LeftBehind, LeftBehindNames: exit.LeftBehindNames,
 	}
 	if exit.Err != nil {
 		facts.Err = exit.Err.Error()
 	}
-	if !failed || s.core.traces == nil {
+	if !failed {
 		return facts
 	}
-	facts.LogTail = p.LogTail(logTail)
-	if !s.core.runDir.ours { // else it is gone when somebody reads the trace
-		facts.Log = p.KeptLog()
+	facts.Log = p.KeptLog()
+	if s.core.traces != nil {
+		facts.LogTail = p.LogTail(logTail)
 	}
 	return facts
 }
@@ -37,8 +38,12 @@ func (s *session) processFacts(p *agent.Process, exit agent.Exit, failed bool) o
 // written, the Session's own. Nobody else changes the forest any more but for marks of delivery,
 // so all but what depends on those goes without the lock.
 func (s *session) conclude(process observe.Process, atFault bool) {
+	s.noteFate(process, atFault)
 	if s.results == nil && s.core.traces == nil {
 		return
+	}
+	if s.core.runDir.ours { // it is gone when somebody reads the trace
+		process.Log = ""
 	}
 	facts := s.facts(process)
 	if s.core.traces != nil {
@@ -75,7 +80,7 @@ func (s *session) facts(process observe.Process) observe.Session {
 		}
 	}
 	facts := observe.Session{
-		ID: s.id, Group: s.group.name(), Mode: "train", Seq: s.ref.Seq, Began: s.began,
+		ID: s.id, Group: s.group.name(), Mode: s.group.rules.mode, Seq: s.ref.Seq, Began: s.began,
 		Forest: s.forest, Stats: s.forest.Stats(), Process: process, Requests: s.log, Faults: s.faults,
 		Retries: s.retries, Joined: s.joined, Replayed: s.replayed,
 		Side: s.side, LostTokens: s.lost, FinalizeStart: s.exported.start, FinalizeEnd: s.exported.end,
@@ -90,32 +95,60 @@ func (s *session) facts(process observe.Process) observe.Session {
 // traces are the documents of a Group's Sessions with what became of them. reason "" is a
 // delivery. rollout is nil if no step was open.
 func (g *group) traces(rollout *int64, reason, cause string) []*observe.Trace {
+	var out []*observe.Trace
+	for _, s := range g.sessions {
+		if t := s.judged(rollout, reason, cause); t != nil {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// judged is the Session's document with what became of it, once.
+func (s *session) judged(rollout *int64, reason, cause string) *observe.Trace {
+	t, g := s.trace, s.group
+	if t == nil {
+		return nil // traces are not written, or the Session panicked
+	}
+	s.trace = nil
 	status := observe.Delivered
 	if reason != "" {
 		status = observe.Dropped
 	}
-	var out []*observe.Trace
-	for _, s := range g.sessions {
-		t := s.trace
-		if t == nil {
-			continue // traces are not written, or the Session panicked
-		}
-		s.trace = nil // one document a Session
-		t.Judge(status, reason, cause, reason != "" && t.Outcome.AtFault)
-		if rollout != nil {
-			step := *rollout
-			t.RolloutID = &step
-		}
-		if !g.leasedAt.IsZero() {
-			t.StartRolloutID = &g.rollout
-		}
-		e := &t.Events
-		e.Lease, e.Reward = observe.UnixSeconds(g.leasedAt), observe.UnixSeconds(g.scoringAt)
-		e.RewardEnd = observe.UnixSeconds(g.deliveredAt)
-		e.Transfer = e.RewardEnd
-		out = append(out, t)
+	t.Judge(status, reason, cause, reason != "" && t.Outcome.AtFault)
+	if rollout != nil {
+		step := *rollout
+		t.RolloutID = &step
 	}
-	return out
+	if g.isLeased() {
+		t.StartRolloutID = &g.startRollout
+		t.Events.Lease = observe.UnixSeconds(g.leasedAt)
+	}
+	e := &t.Events
+	e.Reward, e.RewardEnd = observe.UnixSeconds(g.scoringAt), observe.UnixSeconds(g.deliveredAt)
+	e.Transfer = e.RewardEnd
+	return t
+}
+
+// traceDropped writes the traces of a dropped Group: with those of the open step, or of the next
+// one that is, whose books have it.
+func (c *core) traceDropped(g *group) {
+	if c.traces == nil {
+		return
+	}
+	if g.origin == nil && c.trainStep() == nil {
+		c.strays = append(c.strays, g)
+		return
+	}
+	c.traces.put(g.traces(&c.step.rollout, string(g.reason), g.cause))
+}
+
+// traceRetried writes the trace of a Session that is run again.
+func (c *core) traceRetried(g *group, s *session) {
+	rollout := c.rolloutOf(g)
+	if t := s.judged(&rollout, string(reasonRetried), s.ended.cause); t != nil {
+		c.traces.put([]*observe.Trace{t})
+	}
 }
 
 // traceDelivered writes the traces of a step's delivered Groups, once it is known whether there
@@ -134,6 +167,9 @@ func (c *core) traceDelivered(groups []*group, rollout int64, buildErr error) {
 			working = c.traces.settle(c.ctx.Done())
 		}
 		c.traces.put(g.traces(&rollout, reason, cause))
+		if buildErr == nil {
+			c.traces.dumpRows(g, rollout, c.format)
+		}
 	}
 	if working {
 		c.traces.settle(c.ctx.Done())
@@ -153,7 +189,7 @@ func (c *core) traceRest() {
 	for _, g := range c.groups {
 		groups = append(groups, g)
 	}
-	for _, g := range groups {
+	for _, g := range append(groups, c.strays...) {
 		reason, cause := string(g.reason), g.cause
 		if reason == "" {
 			reason, cause = reasonClosed, "the engine was closed"

@@ -16,7 +16,8 @@ func TestTraceQueueIsBounded(t *testing.T) {
 	t.Parallel()
 	nodes := make([]observe.TraceNode, 100)
 	var warnings []string
-	tr := newTracer(t.TempDir(), func(text string) { warnings = append(warnings, text) })
+	dir := t.TempDir()
+	tr := newTracer(dumpFiles{traces: dir}, func(text string) { warnings = append(warnings, text) })
 	tr.room = 4 * len(nodes)
 	for i := range 6 {
 		if full := tr.full(); full != (i >= 4) {
@@ -25,10 +26,10 @@ func TestTraceQueueIsBounded(t *testing.T) {
 		tr.put([]*observe.Trace{{Nodes: nodes}})
 	}
 	tr.drain()
-	if len(warnings) != 1 || !strings.Contains(warnings[0], "2 traces were not written") || tr.full() {
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "2 lines of traces and dumps were not written") || tr.full() {
 		t.Errorf("warnings %q, full %v", warnings, tr.full())
 	}
-	if traces := readTraces(t, Config{TraceDir: tr.dir}, "rollout_none.jsonl"); len(traces) != 4 {
+	if traces := readTraces(t, Config{TraceDir: dir}, "rollout_none.jsonl"); len(traces) != 4 {
 		t.Errorf("%d traces, want 4", len(traces))
 	}
 }
@@ -40,9 +41,12 @@ func TestTraceQueueMakesRoom(t *testing.T) {
 	e := openEngine(t, cfg)
 	e.core.traces.room = 1
 	groups := make([]*group, 20)
-	sessions := func() []*session { return []*session{{trace: &observe.Trace{}}, {trace: &observe.Trace{}}} }
+	fill := func(g *group) {
+		g.sessions = []*session{{group: g, trace: &observe.Trace{}}, {group: g, trace: &observe.Trace{}}}
+	}
 	for i := range groups {
-		groups[i] = &group{sessions: sessions()}
+		groups[i] = &group{leased: make(chan struct{}), rules: &e.core.train}
+		fill(groups[i])
 	}
 	e.core.traceDelivered(groups, 3, nil)
 	if traces := readTraces(t, cfg, "rollout_3.jsonl"); len(traces) != 2*len(groups) {
@@ -51,7 +55,8 @@ func TestTraceQueueMakesRoom(t *testing.T) {
 	// Nobody else writes when an engine was closed.
 	closeEngine(t, e)
 	for i, g := range groups {
-		g.sessions, e.core.groups[schedule.GroupID(i)] = sessions(), g
+		fill(g)
+		e.core.groups[schedule.GroupID(i)] = g
 	}
 	e.core.traceRest()
 	if traces := readTraces(t, cfg, "rollout_none.jsonl"); len(traces) != 2*len(groups) {
@@ -63,8 +68,9 @@ func TestTraceQueueMakesRoom(t *testing.T) {
 func TestTracesBehindHalfALine(t *testing.T) {
 	t.Parallel()
 	var warnings []string
-	tr := newTracer(t.TempDir(), func(text string) { warnings = append(warnings, text) })
-	file := filepath.Join(tr.dir, traceFile(nil))
+	dir := t.TempDir()
+	tr := newTracer(dumpFiles{traces: dir}, func(text string) { warnings = append(warnings, text) })
+	file := filepath.Join(dir, "rollout_none.jsonl")
 	if err := os.WriteFile(file, []byte(`{"session_id":"a"}`+"\n"+`{"session_id":"b`), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -13,13 +13,17 @@ import (
 	"github.com/relax-rollout/relax-rollout/relax/internal/chat"
 	"github.com/relax-rollout/relax-rollout/relax/internal/forest"
 	"github.com/relax-rollout/relax-rollout/relax/internal/observe"
+	"github.com/relax-rollout/relax-rollout/relax/internal/schedule"
 	"github.com/relax-rollout/relax-rollout/relax/internal/sglang"
 	"github.com/relax-rollout/relax-rollout/relax/internal/wire"
 )
 
-// stallBackoff is the wait after an abort nobody here asked for that brought no token: the
-// engine is probably updating weights.
-const stallBackoff = 200 * time.Millisecond
+// The wait after an abort nobody here asked for that brought no token, which doubles while there is
+// none: the backend is probably updating weights.
+const (
+	stallBackoff    = 200 * time.Millisecond
+	stallBackoffMax = 2 * time.Second
+)
 
 // Complete answers one model request: the way of one turn, with no step back. The generation
 // is committed before the answer exists. A retry of an earlier request gets that one's answer.
@@ -61,14 +65,8 @@ func (s *session) answer(p *pending, number int) (*wire.Completion, *wire.Error)
 		return nil, fault
 	}
 	p.log.Observed = s.since()
-	node := s.attach(o)
-	s.announce()
-	if err := s.group.awaitLease(p.ctx); err != nil {
-		return nil, s.interrupted(err)
-	}
-	p.log.Leased = s.since()
 	t := &turn{
-		session: s, pending: p, req: o.req, node: node, observation: o.seen, budget: budget,
+		session: s, pending: p, req: o.req, node: s.attach(o), observation: o.seen, budget: budget,
 		rid: s.rid(number), started: time.Now(),
 	}
 	fault = t.generate(p.ctx)
@@ -177,9 +175,9 @@ func (s *session) match(req *canon.Request) (observed, chat.Prev) {
 func (s *session) budget(req *canon.Request, prompt int) (int, *wire.Error) {
 	want := req.MaxTokens
 	if want == 0 {
-		want = s.core.cfg.RolloutMaxResponseLen
+		want = s.group.rules.maxResponse
 	}
-	limit := s.core.cfg.RolloutMaxContextLen
+	limit := s.group.rules.maxContext
 	if limit == 0 {
 		return want, nil
 	}
@@ -212,64 +210,121 @@ type turn struct {
 	node        *forest.Node
 	observation chat.Observation
 	budget      int
-	rid         string
+	rid         string // of all its attempts
 	started     time.Time
 
+	version   int64 // of the last attempt's tokens
 	ids       []int32
 	logprobs  []float32
 	spans     []forest.VersionSpan
+	rollout   int64 // the step its first token was sampled in
 	aborts    int
 	attempts  int
+	named     int           // attempts that were given a rid
+	stalled   time.Duration // the last wait of stall, 0 once tokens came
+	waited    time.Duration // how long the present attempt was held by admission, under rids that were taken back
 	truncated bool
 	matched   string // what SGLang says ended the last attempt
-	// prompt and cached are the backend's counts of the first attempt.
-	prompt, cached int
-	generating     time.Duration
+	// cached is the backend's count of the first attempt; prompts and hits those of all.
+	cached, prompts, hits int
+	spec                  sglang.Spec
+	experts               []forest.Experts
+	queued                time.Duration // all attempts' wait for gate and admission
+	generating            time.Duration
 }
 
 // generate runs attempts until the turn is complete. Aborted attempts keep their tokens and
 // are continued: whoever aborted, no token is lost and none is sampled twice.
 func (t *turn) generate(ctx context.Context) *wire.Error {
 	c := t.session.core
+	k := c.arrive(t.session, t.nextRID(), t.parentAborts())
+	defer c.returned(k, schedule.Answered)
 	for {
-		try := observe.Attempt{RID: fmt.Sprintf("%s-%04x", t.rid, t.attempts), Queued: t.session.since()}
-		flight, err := c.gate.enter(ctx, try.RID)
+		try := observe.Attempt{RID: k.rid, Queued: t.session.since()}
+		leave, err := t.pass(ctx, k, &try)
 		if err != nil {
-			try.Finish = observe.FinishNotSent
-			t.wrote(try)
 			return t.session.interrupted(err)
 		}
-		result, version, err := t.attempt(ctx, flight, try)
+		result, err := t.attempt(ctx, try)
 		if err != nil {
 			return t.failed(ctx, err)
 		}
-		t.take(result, version)
+		if result.Unsent && ctx.Err() == nil {
+			k.rid = t.nextRID()
+			c.returned(k, schedule.Withdrawn)
+			continue
+		}
+		t.take(result, leave.rollout)
 		if t.done(result.Finish.Type) {
 			return nil
 		}
-		t.aborts++
-		if len(result.IDs) == 0 && !flight.asked && !t.wait(ctx) {
+		if ctx.Err() != nil {
 			return t.session.interrupted(context.Cause(ctx))
 		}
+		t.aborts++
+		if len(result.IDs) == 0 && result.Foreign && !t.stall(ctx, k) {
+			return t.session.interrupted(context.Cause(ctx))
+		}
+		k.rid = t.nextRID()
+		c.returned(k, schedule.Aborted)
 	}
 }
 
-// attempt is one flight to the backend and back. It also returns the weight version: the reply's
-// where it is a number, else the one set at the dispatch.
-func (t *turn) attempt(ctx context.Context, f *flight, try observe.Attempt) (sglang.Result, int64, error) {
-	c := t.session.core
-	defer c.gate.land(f)
-	try.Version, try.Started = c.weight.Load(), t.session.since()
-	result, err := c.backend.Generate(ctx, t.call(f.rid))
-	t.attempts++
-	if v, noNumber := strconv.ParseInt(result.WeightVersion, 10, 64); noNumber == nil {
-		try.Version = v
+// pass takes an attempt to the backend's door: through the schedule, which may want it back on the
+// way, and then it waits for its pass again.
+func (t *turn) pass(ctx context.Context, k *ticket, try *observe.Attempt) (passage, error) {
+	for {
+		leave, err := k.await(ctx)
+		t.noteLease(try)
+		if err != nil {
+			if t.pending.log.Leased != 0 {
+				try.Finish = observe.FinishNotSent
+				t.wrote(*try)
+			}
+			return leave, err
+		}
+		admitted := false
+		if !k.recalled() {
+			admitted, err = t.admit(ctx, k, leave)
+		}
+		if err != nil {
+			try.Finish = observe.FinishNotSent
+			t.wrote(*try)
+			return leave, err
+		}
+		if admitted {
+			try.Protected = leave.protected
+			return leave, nil
+		}
+		k.rid = t.nextRID() // the old one is to be aborted wherever it shows up
+		try.RID = k.rid
+		t.session.core.returned(k, schedule.Withdrawn)
 	}
-	if try.Tokens, try.Finish = len(result.IDs), result.Finish.Type; err != nil {
-		try.Finish = observe.FinishError
+}
+
+// noteLease parts the wait for the first pass into the one for the Group's lease and the one for
+// the gate.
+func (t *turn) noteLease(try *observe.Attempt) {
+	log, s := &t.pending.log, t.session
+	if log.Leased != 0 || !s.group.isLeased() {
+		return
 	}
-	t.generating += t.wrote(try) - try.Started
-	return result, try.Version, err
+	log.Leased = max(log.Observed, s.group.leasedAt.Sub(s.began))
+	try.Queued = log.Leased
+}
+
+// nextRID names the next attempt.
+func (t *turn) nextRID() string {
+	t.named++
+	return fmt.Sprintf("%s-%04x", t.rid, t.named-1)
+}
+
+// parentAborts is how often the turn that this one goes on from was aborted.
+func (t *turn) parentAborts() int {
+	if g := t.node.Parent().Generation(); g != nil {
+		return g.Aborts
+	}
+	return 0
 }
 
 // wrote writes an attempt that is over into the request's log, and returns the time.
@@ -285,47 +340,42 @@ func (t *turn) lose() {
 	t.session.lose(len(t.ids))
 }
 
-func (t *turn) wait(ctx context.Context) bool {
-	timer := time.NewTimer(stallBackoff)
+// stall waits a while, unless the schedule wants the attempt back. It is false if ctx ended.
+func (t *turn) stall(ctx context.Context, k *ticket) bool {
+	t.stalled = min(max(2*t.stalled, stallBackoff), stallBackoffMax)
+	timer := time.NewTimer(t.stalled)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return true
+	case <-k.recall:
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-func (t *turn) call(rid string) sglang.Call {
-	c := t.session.core
-	sampling := c.cfg.sampling
-	sampling.MaxNewTokens = t.budget - len(t.ids)
-	sampling.StopTokenIDs = c.stopIDs
-	if len(t.req.Stop) > 0 {
-		sampling.Stop = t.req.Stop
-	}
-	sampling.Seed = t.req.Seed
-	prefix := t.node.Prefix(nil)
-	if len(t.ids) > 0 {
-		prefix = append(prefix, t.ids)
-	}
-	return sglang.Call{RID: rid, Session: t.session.id, Prefix: prefix, Sampling: sampling}
-}
-
 // take adds an attempt's tokens.
-func (t *turn) take(r sglang.Result, version int64) {
+func (t *turn) take(r sglang.Result, rollout int64) {
 	t.matched = r.Finish.Matched
 	if t.attempts == 1 {
-		t.prompt, t.cached = r.PromptTokens, r.CachedTokens
+		t.cached = r.CachedTokens
+	}
+	t.prompts, t.hits, t.spec = t.prompts+r.PromptTokens, t.hits+r.CachedTokens, t.spec.Plus(r.Spec)
+	if len(t.ids) == 0 {
+		t.rollout = rollout
 	}
 	if len(r.IDs) == 0 {
 		return
 	}
-	if n := len(t.spans); n == 0 || t.spans[n-1].Version != version {
-		t.spans = append(t.spans, forest.VersionSpan{Start: len(t.ids), Version: version})
+	t.stalled = 0
+	t.session.sample(len(r.IDs))
+	if n := len(t.spans); n == 0 || t.spans[n-1].Version != t.version {
+		t.spans = append(t.spans, forest.VersionSpan{Start: len(t.ids), Version: t.version})
 	}
 	t.ids = append(t.ids, r.IDs...)
 	t.logprobs = append(t.logprobs, r.Logprobs...)
+	t.takeExperts(&r)
 }
 
 // done says whether the turn is complete. A stop token at the end is a stop whatever the
@@ -345,6 +395,9 @@ func (t *turn) failed(ctx context.Context, err error) *wire.Error {
 	if ctx.Err() != nil {
 		return t.session.interrupted(context.Cause(ctx))
 	}
+	if c := t.session.core; c.ctx.Err() != nil { // ctx follows it
+		return t.session.interrupted(context.Cause(c.ctx))
+	}
 	var tooLong *sglang.ContextLengthError
 	if errors.As(err, &tooLong) {
 		refused := wire.Invalid("messages", "the backend's maximum context length is exceeded: %s", tooLong.Message)
@@ -361,8 +414,9 @@ func (t *turn) commit() (*wire.Completion, *wire.Error) {
 	reply := s.core.format.Read(t.node.State(), t.ids, t.req, t.observation)
 	err := s.record(t, forest.Generation{
 		IDs: t.ids, Logprobs: t.logprobs, Spans: t.spans, Message: reply.Message, Truncated: t.truncated,
-		Aborts: t.aborts, Rollout: s.group.rollout, RequestID: t.pending.log.ID, ParseError: reply.ParseError,
-		PromptTokens: t.prompt, CachedTokens: t.cached, Seconds: t.generating.Seconds(),
+		Aborts: t.aborts, Rollout: t.rollout, RequestID: t.pending.log.ID, ParseError: reply.ParseError,
+		PromptTokens: t.prompts, CachedTokens: t.hits, Spec: speculation(t.spec), Experts: t.experts,
+		Seconds: t.generating.Seconds(), QueueSeconds: t.queued.Seconds(), LeaseSeconds: t.awaitedLease().Seconds(),
 		WallSeconds: (s.since() - t.pending.log.Arrived).Seconds(),
 	})
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/agent"
@@ -39,7 +38,7 @@ func openIdle(t *testing.T, alter func(*Config)) (*Engine, *session) {
 	return e, onlySession(t, e)
 }
 
-func onlySession(t *testing.T, e *Engine) *session {
+func onlySession(t testing.TB, e *Engine) *session {
 	t.Helper()
 	e.core.sessionsMu.Lock()
 	defer e.core.sessionsMu.Unlock()
@@ -165,6 +164,7 @@ func TestTurnsEnd(t *testing.T) {
 	}
 }
 
+// Acceptance 19.
 func TestAbortsNobodyHereAskedForAreContinued(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
@@ -202,133 +202,28 @@ func TestAbortsNobodyHereAskedForAreContinued(t *testing.T) {
 // scripted is a backend whose calls the test answers.
 type scripted struct {
 	generate func(ctx context.Context, call sglang.Call) (sglang.Result, error)
-	abort    func(rid string) bool
+	abort    func(rids []string) // nil: aborts do nothing
 }
 
 func (s *scripted) Generate(ctx context.Context, call sglang.Call) (sglang.Result, error) {
 	return s.generate(ctx, call)
 }
-func (s *scripted) Abort(rid string) bool { return s.abort(rid) }
-func (s *scripted) Close()                {}
+
+func (s *scripted) AbortAll(_ context.Context, rids []string, _ func(string)) error {
+	if s.abort != nil {
+		s.abort(rids)
+	}
+	return nil
+}
+
+func (s *scripted) CloseSession(string) {}
+
+func (s *scripted) Close() {}
 
 // script replaces the engine's backend before the first request.
 func script(e *Engine, s *scripted) {
 	e.core.backend.Close()
 	e.core.backend = s
-}
-
-func TestPauseAbortsWhatHadJustPassedTheGate(t *testing.T) {
-	t.Parallel()
-	e, s := openIdle(t, nil)
-	entered, aborted := make(chan struct{}), make(chan struct{})
-	asked := 0
-	script(e, &scripted{
-		generate: func(context.Context, sglang.Call) (sglang.Result, error) {
-			select {
-			case <-entered:
-				return sglang.Result{IDs: []int32{1}, Logprobs: []float32{0}, Finish: sglang.Finish{Type: "stop"}}, nil
-			default:
-			}
-			close(entered)
-			<-aborted
-			return sglang.Result{Finish: sglang.Finish{Type: "abort"}}, nil
-		},
-		abort: func(string) bool { // the client does not know the call yet when it is asked first
-			if asked++; asked == 3 {
-				close(aborted)
-			}
-			return asked >= 3
-		},
-	})
-	var posted sync.WaitGroup
-	posted.Add(1)
-	go func() {
-		defer posted.Done()
-		if a := post(t, e, s, map[string]any{}); a.status != 200 {
-			t.Errorf("the parked request: %+v", a)
-		}
-	}()
-	<-entered
-	if err := e.Pause(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.Pause(context.Background()); err != nil { // a second one has nothing to wait for
-		t.Fatal(err)
-	}
-	if err := e.Resume(); err != nil {
-		t.Fatal(err)
-	}
-	posted.Wait()
-}
-
-func TestPauseEnds(t *testing.T) {
-	hold := func(ctx context.Context, _ sglang.Call) (sglang.Result, error) {
-		<-ctx.Done()
-		return sglang.Result{}, context.Cause(ctx)
-	}
-	deaf := func(string) bool { return true } // takes aborts and does nothing
-	for _, tt := range []struct {
-		name string
-		end  func(e *Engine, s *session, cancel func())
-		err  error
-	}{
-		{"with its context", func(_ *Engine, _ *session, cancel func()) { cancel() }, context.Canceled},
-		{"at close", func(e *Engine, _ *session, _ func()) {
-			ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
-			defer cancel()
-			_ = e.Close(ctx)
-		}, ErrClosed},
-		{"when the sessions are over", func(_ *Engine, s *session, _ func()) { s.kill("") }, nil},
-		{"when the engine is poisoned", func(e *Engine, _ *session, _ func()) { e.core.post(func() { panic("boom") }) }, ErrPanic},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			e, s := openIdle(t, nil)
-			script(e, &scripted{generate: hold, abort: deaf})
-			var posted sync.WaitGroup
-			posted.Add(1)
-			go func() {
-				defer posted.Done()
-				if a := post(t, e, s, map[string]any{}); a.status == 200 {
-					t.Errorf("answer %+v", a)
-				}
-			}()
-			until(t, func() bool { _, n := e.core.gate.state(); return n == 1 })
-			ctx, cancel := context.WithCancel(context.Background())
-			defer cancel()
-			paused := make(chan error)
-			go func() { paused <- e.Pause(ctx) }()
-			until(t, func() bool { open, _ := e.core.gate.state(); return !open })
-			tt.end(e, s, cancel)
-			// At close the request may come back before the pause has noticed.
-			if err := <-paused; !errors.Is(err, tt.err) && (err != nil || tt.err == context.Canceled) {
-				t.Errorf("pause: %v, want %v", err, tt.err)
-			}
-			s.kill("")
-			posted.Wait()
-		})
-	}
-}
-
-func TestPauseAndResumeAtOnceAgree(t *testing.T) {
-	t.Parallel()
-	e, _ := openIdle(t, nil)
-	for range 200 {
-		var both sync.WaitGroup
-		both.Add(2)
-		go func() { defer both.Done(); _ = e.Pause(context.Background()) }()
-		go func() { defer both.Done(); _ = e.Resume() }()
-		both.Wait()
-		err := e.core.do(func() error {
-			if open, _ := e.core.gate.state(); open == e.core.machine.Counts().Paused {
-				return fmt.Errorf("gate open %v, and so is the pause of the budgets", open)
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 func TestPanicInARequestPoisonsAndIsAnswered(t *testing.T) {
@@ -339,7 +234,6 @@ func TestPanicInARequestPoisonsAndIsAnswered(t *testing.T) {
 		{"at the backend", func(e *Engine, _ *session) {
 			script(e, &scripted{
 				generate: func(context.Context, sglang.Call) (sglang.Result, error) { panic("boom") },
-				abort:    func(string) bool { return false },
 			})
 		}},
 		{"with the session's lock held", func(_ *Engine, s *session) { s.mu.Lock(); s.forest = nil; s.mu.Unlock() }},
@@ -359,9 +253,6 @@ func TestPanicInARequestPoisonsAndIsAnswered(t *testing.T) {
 			}
 			if s.liveRequests() != 0 {
 				t.Error("the request is still counted")
-			}
-			if _, n := e.core.gate.state(); n != 0 {
-				t.Error("the attempt is still counted")
 			}
 		})
 	}
