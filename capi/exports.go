@@ -51,6 +51,24 @@ func relaxgo_start_rollout(handle C.uintptr_t, rolloutID C.int64_t, cerr *C.rela
 	})
 }
 
+//export relaxgo_start_eval
+func relaxgo_start_eval(handle C.uintptr_t, rolloutID C.int64_t, datasets *C.char, n C.size_t, cerr *C.relax_error) C.relax_status {
+	return run("relax_start_eval", cerr, func() error {
+		return theHost.startEval(uintptr(handle), int64(rolloutID), borrow(datasets, n))
+	})
+}
+
+//export relaxgo_consumed
+func relaxgo_consumed(handle C.uintptr_t, partition C.int64_t, cerr *C.relax_error) C.relax_status {
+	return run("relax_consumed", cerr, func() error {
+		s, err := theHost.lookup(uintptr(handle))
+		if err != nil {
+			return err
+		}
+		return s.engine.Consumed(int64(partition))
+	})
+}
+
 //export relaxgo_poll
 func relaxgo_poll(handle C.uintptr_t, timeoutMS C.int32_t, out *C.relax_event, cerr *C.relax_error) C.relax_status {
 	return run("relax_poll", cerr, func() error {

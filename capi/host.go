@@ -22,6 +22,8 @@ const maxWait = time.Second
 type engine interface {
 	Submit(tasks []relax.Task) error
 	StartRollout(rolloutID int64) error
+	StartEval(rolloutID int64, datasets []relax.EvalDataset) error
+	Consumed(partition int64) error
 	Poll(ctx context.Context) (relax.Event, error)
 	SetReadyFunc(f func())
 	PendingEvents() int
@@ -169,18 +171,37 @@ func (h *host) submit(handle uintptr, doc []byte) error {
 	return s.engine.Submit(tasks)
 }
 
-// parseTasks reads a JSON array of tasks; unknown members are refused by name.
+// startEval parses datasets and starts an Eval of them.
+func (h *host) startEval(handle uintptr, rolloutID int64, doc []byte) error {
+	s, err := h.lookup(handle)
+	if err != nil {
+		return err
+	}
+	datasets, err := parseArray[relax.EvalDataset](doc, "datasets_json",
+		`{"name", "tasks"} with, optionally, n_samples, temperature, top_p, top_k, max_response_len and metadata`)
+	if err != nil {
+		return err
+	}
+	return s.engine.StartEval(rolloutID, datasets)
+}
+
+// parseTasks reads a JSON array of tasks.
 func parseTasks(doc []byte) ([]relax.Task, error) {
+	return parseArray[relax.Task](doc, "tasks_json", `{"messages", "metadata"}`)
+}
+
+// parseArray reads a JSON array; unknown members are refused by name.
+func parseArray[T any](doc []byte, argument, element string) ([]T, error) {
 	d := json.NewDecoder(bytes.NewReader(doc))
 	d.DisallowUnknownFields()
-	var tasks []relax.Task
-	if err := d.Decode(&tasks); err != nil {
-		return nil, fmt.Errorf("tasks_json: expected an array of {\"messages\", \"metadata\"}: %w: %w", relax.ErrInvalid, err)
+	var out []T
+	if err := d.Decode(&out); err != nil {
+		return nil, fmt.Errorf("%s: expected an array of %s: %w: %w", argument, element, relax.ErrInvalid, err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("tasks_json: text after the array: %w", relax.ErrInvalid)
+		return nil, fmt.Errorf("%s: text after the array: %w", argument, relax.ErrInvalid)
 	}
-	return tasks, nil
+	return out, nil
 }
 
 // closeEngine ends the engine of a handle. If it does not end within the grace the error is the

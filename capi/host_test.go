@@ -25,6 +25,8 @@ type fakeEngine struct {
 	closed   bool
 	closeErr error
 	tasks    []relax.Task
+	evals    []relax.EvalDataset
+	consumed []int64
 }
 
 func newFakeEngine() *fakeEngine { return &fakeEngine{wake: make(chan struct{})} }
@@ -93,6 +95,16 @@ func (e *fakeEngine) SetReadyFunc(f func()) {
 
 func (e *fakeEngine) Submit(tasks []relax.Task) error {
 	e.tasks = append(e.tasks, tasks...)
+	return nil
+}
+
+func (e *fakeEngine) StartEval(rolloutID int64, datasets []relax.EvalDataset) error {
+	e.evals = append(e.evals, datasets...)
+	return nil
+}
+
+func (e *fakeEngine) Consumed(partition int64) error {
+	e.consumed = append(e.consumed, partition)
 	return nil
 }
 
@@ -351,6 +363,26 @@ func TestParseTasks(t *testing.T) {
 	for _, doc := range []string{"", "{}", `[{"metdata":{}}]`, "[] []", "[", `"x"`, "[1]"} {
 		if _, err := parseTasks([]byte(doc)); !errors.Is(err, relax.ErrInvalid) {
 			t.Errorf("parseTasks(%q): %v, want ErrInvalid", doc, err)
+		}
+	}
+}
+
+func TestStartEval(t *testing.T) {
+	e := newFakeEngine()
+	h, s := openFake(t, e)
+	doc := `[{"name":"a","n_samples":2,"tasks":[{"metadata":{"x":1}},{}]},{"name":"b","tasks":[{}],"temperature":0,"metadata":{"y":2}}]`
+	if err := h.startEval(s.handle, 3, []byte(doc)); err != nil {
+		t.Fatal(err)
+	}
+	if len(e.evals) != 2 || e.evals[0].Name != "a" || e.evals[0].NSamples != 2 || len(e.evals[0].Tasks) != 2 {
+		t.Errorf("datasets: %+v", e.evals)
+	}
+	if b := e.evals[1]; b.Temperature == nil || *b.Temperature != 0 || string(b.Metadata) != `{"y":2}` {
+		t.Errorf("the second dataset's own values: %+v", b)
+	}
+	for _, doc := range []string{"", "{}", `[{"nmae":"a"}]`, `[{"tasks":[{"metdata":{}}]}]`, "[] []"} {
+		if err := h.startEval(s.handle, 3, []byte(doc)); !errors.Is(err, relax.ErrInvalid) {
+			t.Errorf("startEval(%q): %v, want ErrInvalid", doc, err)
 		}
 	}
 }

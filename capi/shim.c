@@ -83,6 +83,19 @@ relax_status relax_start_rollout(relax_engine *engine, int64_t rollout_id, relax
   return relaxgo_start_rollout(id(engine), rollout_id, err);
 }
 
+relax_status relax_start_eval(relax_engine *engine, int64_t rollout_id, relax_str datasets_json,
+                              relax_error *err) {
+  ENTER(err);
+  NEED_STR(err, datasets_json);
+  return relaxgo_start_eval(id(engine), rollout_id, (char *)datasets_json.ptr, datasets_json.len,
+                            err);
+}
+
+relax_status relax_consumed(relax_engine *engine, int64_t partition, relax_error *err) {
+  ENTER(err);
+  return relaxgo_consumed(id(engine), partition, err);
+}
+
 relax_status relax_poll(relax_engine *engine, int32_t timeout_ms, relax_event *out,
                         relax_error *err) {
   ENTER(err);

@@ -24,7 +24,7 @@ extern "C" {
 #endif
 
 #define RELAX_ABI_VERSION 1u /* breaks    */
-#define RELAX_ABI_MINOR 1u   /* additions */
+#define RELAX_ABI_MINOR 2u   /* additions */
 
 typedef int32_t relax_status;
 enum {
@@ -71,7 +71,10 @@ enum {
   RELAX_DOM_SEQ = 1,     /* one a row                          */
   RELAX_DOM_SEQ1 = 2,    /* rows + 1: ragged boundaries        */
   RELAX_DOM_SEGMENT = 3, /* one a weight-version segment       */
-  RELAX_DOM_BYTES = 4    /* raw bytes                          */
+  RELAX_DOM_BYTES = 4,   /* raw bytes                          */
+  RELAX_DOM_TURN = 5,    /* one a response                     */
+  RELAX_DOM_ROUTE = 6,   /* layers x top k for all tokens of a row but the last */
+  RELAX_DOM_BATCH = 7    /* of the batch as a whole            */
 };
 
 /* A column of a batch. Columns are found by name; skip names you do not know. The names of a
@@ -109,15 +112,24 @@ typedef struct relax_batch {
 
 /* Kinds of events. */
 enum {
-  RELAX_EVENT_BATCH = 1,        /* rows, in .batch: one reference, the caller's      */
-  RELAX_EVENT_STEP_END = 2,     /* a rollout ended: its report                       */
+  RELAX_EVENT_BATCH = 1,        /* rows, in .batch: one reference, the caller's; in an
+                                   Eval one for each dataset that has any, with .json
+                                   {"eval": true, "dataset": name, "rollout": id}    */
+  RELAX_EVENT_STEP_END = 2,     /* a rollout or an Eval ended: its report            */
   RELAX_EVENT_TASKS_NEEDED = 3, /* {"count"}: reply {"tasks": [...], "end": bool}    */
   RELAX_EVENT_SCORE = 4,        /* {"group_id","sessions"}: reply {"rewards": [...]}
-                                   or {"error": text}, which drops the Group         */
+                                   or {"error": text}, which drops the Group; in an
+                                   Eval also {"dataset"}                             */
   RELAX_EVENT_LOG = 5,          /* {"level","component","event","text", ...}         */
-  RELAX_EVENT_PROGRESS = 6,     /* {"rollout","scored","done","total"}               */
-  RELAX_EVENT_ADVANTAGE = 7     /* {"group_id","sessions"}: reply {"advantages":
-                                   [[number, ...], ...] or null} or {"error": text}  */
+  RELAX_EVENT_PROGRESS = 6,     /* Sessions: {"rollout","scored","done","total"}, with
+                                   agentic_prelaunch and Groups {"prepared"}; samples
+                                   of an Eval: {"rollout","eval","dataset","done",
+                                   "total"}                                          */
+  RELAX_EVENT_ADVANTAGE = 7,    /* {"group_id","sessions"}: reply {"advantages":
+                                   [[value, ...], ...] or null} or {"error": text};
+                                   a value is a number or a list with one a turn     */
+  RELAX_EVENT_FILTER = 8        /* {"group_id","sessions"}: reply {"keep": bool,
+                                   "reason": text} or {"error": text}                */
 };
 
 typedef struct relax_event {
@@ -126,7 +138,8 @@ typedef struct relax_event {
   uint64_t id;          /* not 0: wants relax_reply                   */
   int64_t rollout_id;
   relax_batch *batch; /* only RELAX_EVENT_BATCH                     */
-  relax_bytes json;   /* everything else; free with relax_bytes_free */
+  relax_bytes json;   /* one object, {NULL, 0} if it has nothing to
+                         say; free with relax_bytes_free            */
 } relax_event;
 
 /* ---- before anything else (pure C) -------------------------------------------------------- */
@@ -153,6 +166,17 @@ relax_status relax_open(uint32_t abi, relax_str config_json, relax_engine **out,
 relax_status relax_submit(relax_engine *engine, relax_str tasks_json, relax_error *err);
 /* Starts step rollout_id. Exactly one RELAX_EVENT_STEP_END answers it. */
 relax_status relax_start_rollout(relax_engine *engine, int64_t rollout_id, relax_error *err);
+/* Starts an Eval under the weights of rollout_id, alone: RELAX_ERR_STATE while a step is open.
+ * datasets_json is an array of relax.EvalDataset: {"name", "n_samples", "tasks": [task, ...]},
+ * and, for other values than the engine's, "temperature", "top_p", "top_k", "max_response_len"
+ * and "metadata". Exactly one RELAX_EVENT_STEP_END answers it, behind the datasets' batches.
+ * (since ABI 1.2) */
+relax_status relax_start_eval(relax_engine *engine, int64_t rollout_id, relax_str datasets_json,
+                              relax_error *err);
+/* Says that the trainer took the rows of a partition: the rollout they belong to, as the column
+ * partition has it. Only a fully asynchronous engine needs it: max_staleness counts from the
+ * oldest partition that was not taken. (since ABI 1.2) */
+relax_status relax_consumed(relax_engine *engine, int64_t partition, relax_error *err);
 /* Next event. Waits at most timeout_ms (0: not at all; values over 1000 count as 1000 so that
  * the host can run its signal handlers; negative ones are RELAX_ERR_INVALID). */
 relax_status relax_poll(relax_engine *engine, int32_t timeout_ms, relax_event *out, relax_error *err);

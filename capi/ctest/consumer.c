@@ -2,7 +2,7 @@
  * consumer.c: a host written in C. It opens the engine on the built-in simulator with itself as
  * the agent, runs a step, and uses the batch as a trainer would.
  *
- * usage: consumer story|reopen|unpolled|panic|nil-panic SUPERVISOR
+ * usage: consumer story|eval|reopen|unpolled|panic|nil-panic SUPERVISOR
  * The engine starts it as "consumer agent".
  */
 #include <arpa/inet.h>
@@ -242,6 +242,41 @@ static void story(void) {
   check_dlpack(event.batch);
 }
 
+/* The batch of a dataset, which tells its name beside the rows. */
+static void expect_dataset(relax_engine *e, const char *says, int64_t rows) {
+  relax_event event = next_event(e, RELAX_EVENT_BATCH);
+  CHECK_EQ(event.rollout_id, 5);
+  CHECK(memmem(event.json.ptr, event.json.len, says, strlen(says)) != NULL);
+  CHECK_EQ(event.batch->n_seqs, rows);
+  check_layout(event.batch);
+  relax_bytes_free(&event.json);
+  relax_batch_release(event.batch);
+}
+
+static void eval(void) {
+  relax_engine *e = open_engine();
+  CHECK_EQ(relax_start_eval(e, 5, str("{}"), &err), RELAX_ERR_INVALID);
+  CHECK_EQ(relax_start_eval(e, 5, str("[{\"name\":\"a\",\"taks\":[]}]"), &err), RELAX_ERR_INVALID);
+  CHECK_HAS(err.message, "datasets_json");
+  CHECK_HAS(err.message, "taks");
+  OK(relax_start_eval(e, 5,
+                      str("[{\"name\":\"twice\",\"n_samples\":2,\"tasks\":[{},{}]},"
+                          "{\"name\":\"once\",\"tasks\":[{\"metadata\":{\"n\":1}}]}]"),
+                      &err));
+  CHECK_EQ(relax_start_eval(e, 6, str("[{\"name\":\"a\",\"tasks\":[{}]}]"), &err), RELAX_ERR_STATE);
+  CHECK_EQ(relax_start_rollout(e, 6, &err), RELAX_ERR_STATE);
+  expect_dataset(e, "\"dataset\":\"twice\"", 4);
+  expect_dataset(e, "\"dataset\":\"once\"", 1);
+  relax_event end = next_event(e, RELAX_EVENT_STEP_END);
+  CHECK_EQ(end.rollout_id, 5);
+  CHECK(memmem(end.json.ptr, end.json.len, "\"eval\":true", 11) != NULL);
+  relax_bytes_free(&end.json);
+  OK(relax_consumed(e, 5, &err)); /* says nothing new where nothing is asynchronous */
+  OK(relax_close(e, 20000, &err));
+  CHECK_EQ(relax_consumed(e, 5, &err), RELAX_CLOSED);
+  CHECK_EQ(relax_live_batches(), 0);
+}
+
 static void reopen(void) {
   relax_engine *first = open_engine();
   int32_t fd;
@@ -289,6 +324,7 @@ int main(int argc, char **argv) {
   CHECK(argc == 3);
   supervisor = argv[2];
   if (strcmp(argv[1], "story") == 0) story();
+  else if (strcmp(argv[1], "eval") == 0) eval();
   else if (strcmp(argv[1], "reopen") == 0) reopen();
   else if (strcmp(argv[1], "unpolled") == 0) unpolled();
   else if (strcmp(argv[1], "panic") == 0) panics("[{\"metadata\":{\"__panic__\":true}}]");

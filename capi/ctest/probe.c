@@ -23,7 +23,7 @@ static void versions(void) {
   const char *info = CALL(relax_build_info)();
   CHECK_HAS(info, "\"version\":\"");
   CHECK_HAS(info, "\"go\":\"go1.");
-  CHECK_HAS(info, "\"abi\":\"1.1\"");
+  CHECK_HAS(info, "\"abi\":\"1.2\"");
   CHECK_EQ(CALL(relax_live_batches)(), 0);
 }
 
@@ -39,6 +39,8 @@ static void bad_arguments(void) {
            RELAX_ERR_INVALID);
   CHECK_EQ(CALL(relax_submit)(e, (relax_str){NULL, 5}, &err), RELAX_ERR_INVALID);
   CHECK_HAS(err.message, "tasks_json.ptr is NULL");
+  CHECK_EQ(CALL(relax_start_eval)(e, 0, (relax_str){NULL, 5}, &err), RELAX_ERR_INVALID);
+  CHECK_HAS(err.message, "datasets_json.ptr is NULL");
   relax_event event = {0};
   CHECK_EQ(CALL(relax_poll)(e, 0, &event, &err), RELAX_ERR_INVALID);
   CHECK_HAS(err.message, "struct_size");
@@ -68,6 +70,8 @@ static void every_call(relax_engine *e, relax_status want) {
   int32_t fd = -1;
   CHECK_EQ(CALL(relax_submit)(e, STR("[]"), &err), want);
   CHECK_EQ(CALL(relax_start_rollout)(e, 0, &err), want);
+  CHECK_EQ(CALL(relax_start_eval)(e, 0, STR("[]"), &err), want);
+  CHECK_EQ(CALL(relax_consumed)(e, 0, &err), want);
   CHECK_EQ(CALL(relax_poll)(e, 100, &event, &err), want);
   CHECK_EQ(CALL(relax_event_fd)(e, &fd, &err), want);
   CHECK_EQ(fd, -1);

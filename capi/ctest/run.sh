@@ -63,7 +63,7 @@ if [ -z "$supervisor" ]; then
   echo "   SKIPPED: no relax-agent-init given"
   exit 0
 fi
-for mode in story reopen unpolled; do
+for mode in story eval reopen unpolled; do
   timeout 120 "$work/consumer" $mode "$supervisor"
 done
 for mode in panic nil-panic; do
