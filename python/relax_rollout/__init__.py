@@ -30,7 +30,7 @@ few lines and, without ``sglang_url``, the embedded simulator is the model:
 >>> len(row.tokens) == len(row.loss_mask) == len(row.logprobs)
 True
 >>> batch.report.session_balance
-Balance(started=2, delivered=2, dropped=0, carried=0)
+Balance(started=2, delivered=2, dropped=0, carried=0, carried_in=0)
 
 :func:`doctor` looks at a model's chat format without an Engine.
 
@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .batch import Batch, Column, Row, Segment
+    from .batch import Batch, MicroBatch
     from .chat_format import (
         FormatCheck,
         FormatPrompt,
@@ -56,8 +56,9 @@ if TYPE_CHECKING:
         TemplateReport,
         doctor,
     )
+    from .columns import Column
     from .config import Config
-    from .engine import Engine, Event, EventKind
+    from .engine import Engine
     from .errors import (
         AlreadyOpenError,
         BackendError,
@@ -73,7 +74,11 @@ if TYPE_CHECKING:
         StateError,
         StepFailedError,
     )
-    from .report import Balance, Drop, StepReport
+    from .evaluation import EvalDataset, EvalResult
+    from .events import Event, EventKind
+    from .hooks import Hooks
+    from .report import Balance, DatasetReport, Drop, DropExample, PartitionReport, StepReport
+    from .row import Row, Segment, Turn
 
 __all__ = [
     "AlreadyOpenError",
@@ -84,9 +89,13 @@ __all__ = [
     "Column",
     "Config",
     "ConfigError",
+    "DatasetReport",
     "Drop",
+    "DropExample",
     "Engine",
     "EngineIOError",
+    "EvalDataset",
+    "EvalResult",
     "Event",
     "EventKind",
     "ForkedError",
@@ -95,10 +104,13 @@ __all__ = [
     "FormatReport",
     "FormatSpan",
     "FormatToken",
+    "Hooks",
     "InvalidError",
     "LibraryError",
+    "MicroBatch",
     "OutOfMemoryError",
     "PanicError",
+    "PartitionReport",
     "RelaxError",
     "Row",
     "Segment",
@@ -106,12 +118,13 @@ __all__ = [
     "StepFailedError",
     "StepReport",
     "TemplateReport",
+    "Turn",
     "__version__",
     "doctor",
 ]
 
 _HOMES = {
-    "batch": ("Batch", "Column", "Row", "Segment"),
+    "batch": ("Batch", "MicroBatch"),
     "chat_format": (
         "FormatCheck",
         "FormatReport",
@@ -121,9 +134,21 @@ _HOMES = {
         "TemplateReport",
         "doctor",
     ),
+    "columns": ("Column",),
     "config": ("Config",),
-    "engine": ("Engine", "Event", "EventKind"),
-    "report": ("Balance", "Drop", "StepReport"),
+    "engine": ("Engine",),
+    "evaluation": ("EvalDataset", "EvalResult"),
+    "events": ("Event", "EventKind"),
+    "hooks": ("Hooks",),
+    "report": (
+        "Balance",
+        "DatasetReport",
+        "Drop",
+        "DropExample",
+        "PartitionReport",
+        "StepReport",
+    ),
+    "row": ("Row", "Segment", "Turn"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import __version__
+from . import __version__, run
 
 
 def _info() -> int:
@@ -182,7 +182,10 @@ def main(argv: list[str] | None = None) -> int:
     commands.add_parser("options", help="list the options of Config")
     _add_doctor(commands)
     _add_trace(commands)
+    run.add_parser(commands)
     args = parser.parse_args(argv)
+    if args.command == "run":
+        return run.main(args)
     if args.command == "info":
         return _info()
     if args.command == "options":

@@ -37,7 +37,7 @@ from .errors import (
 )
 
 ABI_VERSION = 1
-ABI_MINOR = 1
+ABI_MINOR = 2
 
 OK = 0
 TIMEOUT = 1
@@ -155,6 +155,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "relax_open": (_STATUS, [ctypes.c_uint32, CStr, ctypes.POINTER(_ENGINE), _ERR]),
     "relax_submit": (_STATUS, [_ENGINE, CStr, _ERR]),
     "relax_start_rollout": (_STATUS, [_ENGINE, ctypes.c_int64, _ERR]),
+    "relax_start_eval": (_STATUS, [_ENGINE, ctypes.c_int64, CStr, _ERR]),
+    "relax_consumed": (_STATUS, [_ENGINE, ctypes.c_int64, _ERR]),
     "relax_poll": (_STATUS, [_ENGINE, ctypes.c_int32, ctypes.POINTER(CEvent), _ERR]),
     "relax_event_fd": (_STATUS, [_ENGINE, ctypes.POINTER(ctypes.c_int32), _ERR]),
     "relax_reply": (_STATUS, [_ENGINE, ctypes.c_uint64, CStr, _ERR]),
@@ -307,6 +309,14 @@ class Library:
     def start_rollout(self, engine: int, rollout_id: int) -> None:
         """Opens a step."""
         self._call("start_rollout", "relax_start_rollout", engine, rollout_id)
+
+    def start_eval(self, engine: int, rollout_id: int, datasets_json: str) -> None:
+        """Opens an Eval."""
+        self._call("start_eval", "relax_start_eval", engine, rollout_id, _bytes(datasets_json))
+
+    def consumed(self, engine: int, partition: int) -> None:
+        """Says that the trainer took a partition."""
+        self._call("consumed", "relax_consumed", engine, partition)
 
     def poll(self, engine: int, timeout_ms: int, slot: Slot) -> bool:
         """Whether ``slot`` holds an event: the one that was left in it, or the next."""

@@ -3,267 +3,80 @@
 A :class:`Batch` lies in one piece of memory that the engine filled and never touches again.
 Columns are found by name, each one flat array for the entire batch:
 
-==================  =======  ==========  ======================================================
-name                type     length      meaning
-==================  =======  ==========  ======================================================
-offsets             int64    rows + 1    first token of each row in the token columns
-cu_seqlens          int32    rows + 1    the same, as variable-length attention kernels want it
-tokens              int32    tokens      exact ids
-logprobs            float32  tokens      rollout logprob where loss_mask is 1, 0 elsewhere
-loss_mask           uint8    tokens      1 exactly on ids the policy sampled in that row
-prompt_len          int32    rows        tokens before the first response
-reward              float64  rows        task outcome, NaN if unset
-advantage           float32  rows        training credit
-group_id            int64    rows        Group number within the run
-session_seq         int32    rows        place of the Session in its Group
-status              int32    rows        0 completed, 1 truncated
-turns, aborts       int32    rows        responses, and backend aborts, along the lineage
-seg_offsets         int64    rows + 1    first weight-version segment of each row
-seg_start           int32    segments    row-relative first token of the segment
-seg_weight_version  int64    segments    the version, -1 if it is not a number
-meta_offsets        int64    rows + 1    byte boundaries in meta_json
-meta_json           uint8    bytes       one JSON document a row
-==================  =======  ==========  ======================================================
+======================  =======  ==========  ==================================================
+name                    type     length      meaning
+======================  =======  ==========  ==================================================
+offsets                 int64    rows + 1    first token of each row in the token columns
+cu_seqlens              int32    rows + 1    the same, as variable-length attention kernels want it
+tokens                  int32    tokens      exact ids
+logprobs                float32  tokens      rollout logprob where loss_mask is 1, 0 elsewhere
+loss_mask               uint8    tokens      1 exactly on ids the policy sampled in that row
+prompt_len              int32    rows        tokens before the first response
+total_lengths           int64    rows        tokens
+response_lengths        int64    rows        tokens from the first response on
+reward                  float64  rows        task outcome this context carries, NaN if unset
+raw_reward              float32  rows        task outcome of the row's Session, NaN if unset
+advantage               float32  rows        training credit of the whole row
+group_id                int64    rows        Group number within the run
+session_seq             int32    rows        place of the Session in its Group
+sample_indices          int64    rows        logical sample: rows of one Session share it
+sample_index_mask_sums  int64    rows        loss_mask summed over all rows of the Session
+partition               int64    rows        rollout the row was delivered for
+status                  int32    rows        0 completed, 1 truncated
+truncated               int64    rows        1 if status is truncated
+turns, aborts           int32    rows        responses, and backend aborts, along the lineage
+seg_offsets             int64    rows + 1    first weight-version segment of each row
+seg_start               int32    segments    row-relative first token of the segment
+seg_weight_version      int64    segments    the version, -1 if it is not a number
+turn_offsets            int64    rows + 1    first turn of each row
+turn_start, turn_len    int32    turns       row-relative first token of the response, and tokens
+turn_advantage          float32  turns       training credit of the turn
+turn_masked             uint8    turns       1 if an earlier row trains it: loss_mask is 0 there
+meta_offsets            int64    rows + 1    byte boundaries in meta_json
+meta_json               uint8    bytes       one JSON document a row
+======================  =======  ==========  ==================================================
+
+Only where some row of the batch has credit for each turn, as an advantage hook can give it:
+
+======================  =======  ==========  ==================================================
+advantages              float32  tokens      credit of each token: the turn's where loss_mask is 1,
+                                             0 elsewhere; of rows with one number, that number from
+                                             the first response on
+======================  =======  ==========  ==================================================
+
+Only with routed experts:
+
+======================  =======  ==========  ==================================================
+routed_experts          int32    see Row     for all tokens of a row but the last: layers x top k
+routed_experts_shape    int32    2           layers, top k
+======================  =======  ==========  ==================================================
+
+total_lengths, response_lengths, truncated, sample_indices, sample_index_mask_sums and raw_reward
+have the names and types of the Relax trainer's batch; group_id is its group_index.
 """
 
 from __future__ import annotations
 
-import json
+import itertools
 import operator
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from ._lib import ColumnInfo
+from .columns import BOUNDARIES, DTYPES, Column, Copy, Domain, Memory, dump, whole
+from .columns import empty as empty_memory
 from .errors import ClosedError, InvalidError
+from .row import Row
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .report import StepReport
-
-_DTYPES = {
-    (code, bits): np.dtype(f"{kind}{bits // 8}")
-    for code, kind in enumerate("iuf")
-    for bits in (8, 16, 32, 64)
-    if (code, bits) != (2, 8)
-}
-"""NumPy's types by DLPack code and bits."""
-
-_CPU = (1, 0)
-"""DLPack's name of host memory: kDLCPU, device 0."""
-
-
-class _Memory(Protocol):
-    """Where a batch lies: the library's arena, or a copy of one."""
-
-    @property
-    def batch_id(self) -> int: ...
-    @property
-    def rollout_id(self) -> int: ...
-    @property
-    def n_seqs(self) -> int: ...
-    @property
-    def n_tokens(self) -> int: ...
-    @property
-    def n_segments(self) -> int: ...
-    @property
-    def base(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def names(self) -> tuple[str, ...]: ...
-
-    def info(self, name: str) -> ColumnInfo: ...
-
-    def dlpack(self, column: ColumnInfo, versioned: bool) -> object: ...
-
-
-class Column:
-    """One column: what NumPy, torch, JAX and others need to view it without a copy.
-
-    Views made from it may be written to, and keep the batch's memory alive.
-
-    >>> column = Batch.empty(0).column("offsets")
-    >>> column
-    Column('offsets', '<i8', 1)
-    >>> np.from_dlpack(column)
-    array([0])
-    """
-
-    def __init__(self, memory: _Memory, info: ColumnInfo) -> None:
-        self._memory = memory
-        self._info = info
-
-    @property
-    def name(self) -> str:
-        """The column's name."""
-        return self._info.name
-
-    @property
-    def typestr(self) -> str:
-        """Element type in NumPy's spelling, such as ``<i4``."""
-        return self._info.typestr
-
-    def __len__(self) -> int:
-        return self._info.length
-
-    def __repr__(self) -> str:
-        return f"Column({self.name!r}, {self.typestr!r}, {len(self)})"
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        return {
-            "version": 3,
-            "typestr": self._info.typestr,
-            "shape": (self._info.length,),
-            "data": (self._info.address, False),
-        }
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return _CPU
-
-    def __dlpack__(
-        self,
-        *,
-        stream: object = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> object:
-        """A DLPack capsule: the versioned kind for consumers that ask for DLPack 1, else legacy."""
-        if stream is not None:
-            raise BufferError(f"column {self.name!r} is host memory: stream must be None")
-        if dl_device is not None and tuple(dl_device) != _CPU:
-            raise BufferError(f"column {self.name!r} is host memory: cannot export to {dl_device}")
-        if copy:
-            return np.array(self, copy=True).__dlpack__()
-        return self._memory.dlpack(self._info, max_version is not None and max_version[0] >= 1)
-
-
-class Segment(NamedTuple):
-    """Tokens ``[start, end)`` of a row, sampled under one weight version."""
-
-    start: int
-    end: int
-    weight_version: int
-    """-1 if the backend's version is not a number."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One training context. Arrays are views of the batch's columns."""
-
-    batch: Batch
-    index: int
-
-    def _tokens(self, name: str) -> npt.NDArray[Any]:
-        offsets = self.batch.numpy("offsets")
-        return self.batch.numpy(name)[offsets[self.index] : offsets[self.index + 1]]
-
-    def _scalar(self, name: str) -> Any:
-        return self.batch.numpy(name)[self.index].item()
-
-    @property
-    def tokens(self) -> npt.NDArray[np.int32]:
-        """All ids of the row: prompt, responses and observations."""
-        return self._tokens("tokens")
-
-    @property
-    def loss_mask(self) -> npt.NDArray[np.uint8]:
-        """1 exactly on ids the policy sampled in this row; as long as tokens."""
-        return self._tokens("loss_mask")
-
-    @property
-    def logprobs(self) -> npt.NDArray[np.float32]:
-        """Rollout logprobs where loss_mask is 1, 0 elsewhere; as long as tokens."""
-        return self._tokens("logprobs")
-
-    @property
-    def prompt_len(self) -> int:
-        """Tokens before the first response."""
-        return int(self._scalar("prompt_len"))
-
-    @property
-    def prompt_tokens(self) -> npt.NDArray[np.int32]:
-        """The ids before the first response."""
-        return self.tokens[: self.prompt_len]
-
-    @property
-    def response_tokens(self) -> npt.NDArray[np.int32]:
-        """The ids from the first response on, later observations included."""
-        return self.tokens[self.prompt_len :]
-
-    @property
-    def response_loss_mask(self) -> npt.NDArray[np.uint8]:
-        """loss_mask of response_tokens."""
-        return self.loss_mask[self.prompt_len :]
-
-    @property
-    def response_logprobs(self) -> npt.NDArray[np.float32]:
-        """logprobs of response_tokens."""
-        return self.logprobs[self.prompt_len :]
-
-    @property
-    def reward(self) -> float:
-        """The task outcome, NaN if unset."""
-        return float(self._scalar("reward"))
-
-    @property
-    def advantage(self) -> float:
-        """The training credit of the whole row."""
-        return float(self._scalar("advantage"))
-
-    @property
-    def group_id(self) -> int:
-        """The Group's number within the run."""
-        return int(self._scalar("group_id"))
-
-    @property
-    def session_seq(self) -> int:
-        """The Session's place in its Group."""
-        return int(self._scalar("session_seq"))
-
-    @property
-    def truncated(self) -> bool:
-        """Whether the last turn was cut by a limit."""
-        return bool(self._scalar("status") == 1)
-
-    @property
-    def turns(self) -> int:
-        """Responses along the lineage."""
-        return int(self._scalar("turns"))
-
-    @property
-    def aborts(self) -> int:
-        """Backend aborts along the lineage."""
-        return int(self._scalar("aborts"))
-
-    @property
-    def segments(self) -> list[Segment]:
-        """The weight versions the row was sampled under, in order."""
-        offsets = self.batch.numpy("seg_offsets")
-        part = slice(offsets[self.index], offsets[self.index + 1])
-        starts = self.batch.numpy("seg_start")[part].tolist()
-        versions = self.batch.numpy("seg_weight_version")[part].tolist()
-        ends = [*starts[1:], len(self.tokens)]
-        return [Segment(*s) for s in zip(starts, ends, versions, strict=True)]
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        """The row's metadata; parsed anew at each access."""
-        offsets = self.batch.numpy("meta_offsets")
-        text = self.batch.numpy("meta_json")[offsets[self.index] : offsets[self.index + 1]]
-        return dict(json.loads(text.tobytes() or b"{}"))
-
-    def __repr__(self) -> str:
-        return (
-            f"Row({self.index}: tokens={len(self.tokens)}, prompt_len={self.prompt_len}, "
-            f"turns={self.turns}, reward={self.reward:g}, advantage={self.advantage:g})"
-        )
 
 
 class Batch:
@@ -282,8 +95,8 @@ class Batch:
     relax_rollout.errors.InvalidError: column: no column 'token'; there are offsets, ...
     """
 
-    def __init__(self, memory: _Memory, report: StepReport | None = None) -> None:
-        self._memory: _Memory | None = memory
+    def __init__(self, memory: Memory, report: StepReport | None = None) -> None:
+        self._memory: Memory | None = memory
         self._views: dict[str, npt.NDArray[Any]] = {}
         self._arena: npt.NDArray[np.uint8] | None = None
         self.names = memory.names
@@ -298,9 +111,9 @@ class Batch:
     @classmethod
     def empty(cls, rollout_id: int, report: StepReport | None = None) -> Batch:
         """A batch without rows: every column is there and has the length of zero rows."""
-        return cls(_empty(rollout_id), report)
+        return cls(empty_memory(rollout_id), report)
 
-    def _open(self) -> _Memory:
+    def _open(self) -> Memory:
         if self._memory is None:
             raise ClosedError(f"batch of rollout {self.rollout_id}: closed")
         return self._memory
@@ -334,9 +147,9 @@ class Batch:
             # One array over the whole memory, and views of it: half the price of one
             # __array_interface__ a column.
             if self._arena is None:
-                self._arena = _whole(self._open())
+                self._arena = whole(self._open())
             info = self._info(name)
-            view = np.ndarray(info.length, _DTYPES[info.code, info.bits], self._arena, info.offset)
+            view = np.ndarray(info.length, DTYPES[info.code, info.bits], self._arena, info.offset)
             self._views[name] = view
         return view
 
@@ -354,6 +167,76 @@ class Batch:
                 "Batch.column(name) to another library that takes DLPack"
             ) from err
         return torch.from_dlpack(column)
+
+    def to_torch(self) -> dict[str, Any]:
+        """All columns as torch tensors over the same memory, by name.
+
+        Raises ImportError where torch is not installed.
+        """
+        return {name: self.torch(name) for name in self.names}
+
+    def iter_microbatches(self, max_tokens: int) -> Iterator[MicroBatch]:
+        """Yields runs of whole rows, in order, of at most ``max_tokens`` tokens each.
+
+        A longer row is a micro-batch of its own. Nothing is copied; ``sample_index_mask_sums``
+        still counts the rows of a Session that lie in others.
+
+        >>> [m.rows for m in Batch.empty(0).iter_microbatches(1024)]
+        []
+        """
+        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+            raise InvalidError(f"max_tokens: expected a positive int, found {max_tokens!r}")
+        offsets = self.numpy("offsets")
+        start, rows = 0, len(self)
+        while start < rows:
+            fits = int(np.searchsorted(offsets, offsets[start] + max_tokens, side="right")) - 1
+            stop = max(start + 1, min(fits, rows))
+            yield MicroBatch(self, range(start, stop))
+            start = stop
+
+    def by_partition(self) -> dict[int, MicroBatch]:
+        """The rows of each partition, oldest first: with ``fully_async`` a step delivers rows of
+        the rollouts before, too, which its report calls partitions. Nothing is copied.
+
+        >>> Batch.empty(3).by_partition()
+        {}
+        """
+        of = self.numpy("partition")
+        starts = [0, *(np.flatnonzero(of[1:] != of[:-1]) + 1).tolist(), len(of)]
+        runs = [range(a, b) for a, b in itertools.pairwise(starts) if a < b]
+        return {int(of[rows.start]): MicroBatch(self, rows) for rows in runs}
+
+    def routes_before(self, row: int) -> int:
+        """Rows before one that have a token: each has one position of routed experts less than
+        tokens."""
+        return int(np.count_nonzero(self.numpy("total_lengths")[:row]))
+
+    def domain(self, name: str) -> Domain:
+        """What one element of a column belongs to."""
+        return Domain(self._info(name).domain)
+
+    def to_arrow(self) -> Any:
+        """The rows as a ``pyarrow.RecordBatch`` over the same memory; see :mod:`.arrow`.
+
+        Raises ImportError where pyarrow is not installed.
+        """
+        from .arrow import record_batch
+
+        return record_batch(self)
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """Arrow's PyCapsules, for libraries that take them: polars, duckdb, datasets."""
+        capsules: tuple[object, object] = self.to_arrow().__arrow_c_array__(requested_schema)
+        return capsules
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Writes the rows to a Parquet file, one record each.
+
+        Raises ImportError where pyarrow is not installed.
+        """
+        from .arrow import write_parquet
+
+        write_parquet(self, path)
 
     def __len__(self) -> int:
         return self._open().n_seqs
@@ -392,96 +275,65 @@ class Batch:
         return f"Batch(rollout_id={self.rollout_id}, rows={len(self)}, tokens={self.n_tokens})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (*_pickle(self._open()), self.report)
+        return _load, (*dump(self._open()), self.report)
 
 
-# ---- copies -------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows of a batch that follow one another. Arrays are views, except boundaries."""
 
-_ALIGN = 64
+    batch: Batch
+    rows: range
+
+    def _slice(self, name: str) -> slice:
+        first, last = self.rows.start, self.rows.stop
+        domain = self.batch.domain(name)
+        if domain == Domain.SEQ:
+            return slice(first, last)
+        if domain == Domain.SEQ1:
+            return slice(first, last + 1)
+        if domain == Domain.BATCH:
+            return slice(None)
+        if domain == Domain.ROUTE:
+            width = int(np.prod(self.batch.numpy("routed_experts_shape")))
+            offsets = self.batch.numpy("offsets")
+            ends = [(int(offsets[i]) - self.batch.routes_before(i)) * width for i in (first, last)]
+            return slice(*ends)
+        offsets = self.batch.numpy(BOUNDARIES[domain])
+        return slice(int(offsets[first]), int(offsets[last]))
+
+    def numpy(self, name: str) -> npt.NDArray[Any]:
+        """A column's part. Boundaries (``offsets``, ``cu_seqlens``, …) are new and begin with 0."""
+        part = self.batch.numpy(name)[self._slice(name)]
+        return part - part[0] if self.batch.domain(name) == Domain.SEQ1 else part
+
+    def torch(self, name: str) -> Any:
+        """As :meth:`numpy`, as a torch tensor."""
+        part = self.batch.torch(name)[self._slice(name)]
+        return part - part[0] if self.batch.domain(name) == Domain.SEQ1 else part
+
+    def to_torch(self) -> dict[str, Any]:
+        """All columns' parts as torch tensors, by name."""
+        return {name: self.torch(name) for name in self.batch.names}
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all rows."""
+        return len(self.numpy("tokens"))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return (self.batch[i] for i in self.rows)
 
 
-class _Copy:
-    """A batch in memory of Python's own: what unpickling gives, and a step without rows."""
-
-    def __init__(
-        self, counts: tuple[int, int, int, int, int], columns: list[ColumnInfo], nbytes: int
-    ) -> None:
-        self.batch_id, self.rollout_id, self.n_seqs, self.n_tokens, self.n_segments = counts
-        self._buffer = np.zeros(nbytes + _ALIGN, np.uint8)
-        shift = -self._buffer.ctypes.data % _ALIGN
-        self.bytes = self._buffer[shift : shift + nbytes]
-        self.base: int = self._buffer.ctypes.data + shift
-        self.nbytes = nbytes
-        self._columns = {c.name: c._replace(address=self.base + c.offset) for c in columns}
-        self.names = tuple(self._columns)
-
-    def info(self, name: str) -> ColumnInfo:
-        return self._columns[name]
-
-    def dlpack(self, column: ColumnInfo, versioned: bool) -> object:
-        view = np.asarray(Column(self, column))
-        if not versioned:
-            return view.__dlpack__()
-        try:
-            return view.__dlpack__(max_version=(1, 0))
-        except TypeError:  # NumPy before 2.1 knows the legacy kind only, which consumers take too
-            return view.__dlpack__()
-
-
-def _pickle(memory: _Memory) -> tuple[tuple[int, ...], list[ColumnInfo], bytes]:
-    counts = (
-        memory.batch_id,
-        memory.rollout_id,
-        memory.n_seqs,
-        memory.n_tokens,
-        memory.n_segments,
-    )
-    return counts, [memory.info(name) for name in memory.names], _whole(memory).tobytes()
-
-
-def _whole(memory: _Memory) -> npt.NDArray[np.uint8]:
-    """All bytes of a batch's memory as one view."""
-    info = ColumnInfo(0, "", memory.base, memory.nbytes, 0, code=1, bits=8, domain=4)
-    return np.asarray(Column(memory, info))
-
-
-def _unpickle(
+def _load(
     counts: tuple[int, int, int, int, int],
     columns: list[ColumnInfo],
     data: bytes,
     report: StepReport | None,
 ) -> Batch:
-    memory = _Copy(counts, columns, len(data))
+    memory = Copy(counts, columns, len(data))
     memory.bytes[:] = np.frombuffer(data, np.uint8)
     return Batch(memory, report)
-
-
-# Columns of a step without rows: name, DLPack code, bits, domain.
-_COLUMNS = [
-    ("offsets", 0, 64, 2),
-    ("cu_seqlens", 0, 32, 2),
-    ("tokens", 0, 32, 0),
-    ("logprobs", 2, 32, 0),
-    ("loss_mask", 1, 8, 0),
-    ("prompt_len", 0, 32, 1),
-    ("reward", 2, 64, 1),
-    ("advantage", 2, 32, 1),
-    ("group_id", 0, 64, 1),
-    ("session_seq", 0, 32, 1),
-    ("status", 0, 32, 1),
-    ("turns", 0, 32, 1),
-    ("aborts", 0, 32, 1),
-    ("seg_offsets", 0, 64, 2),
-    ("seg_start", 0, 32, 3),
-    ("seg_weight_version", 0, 64, 3),
-    ("meta_offsets", 0, 64, 2),
-    ("meta_json", 1, 8, 4),
-]
-
-
-def _empty(rollout_id: int) -> _Memory:
-    columns = [
-        ColumnInfo(i, name, 0, 1 if domain == 2 else 0, i * _ALIGN, code, bits, domain)
-        for i, (name, code, bits, domain) in enumerate(_COLUMNS)
-    ]
-    return _Copy((0, rollout_id, 0, 0, 0), columns, len(columns) * _ALIGN)

@@ -57,6 +57,18 @@ class Config:
     agent_kill_grace: float | None = _option(
         "Seconds between TERM and KILL when an agent is ended. Default: 5."
     )
+    agent_start_concurrency: int | None = _option(
+        "Bound on agents that are being started at the same time; others wait their turn. "
+        "Default: twice the processors, at least 8."
+    )
+    agent_login_shell: bool | None = _option(
+        "Whether agent_command is run by a login shell, as the reference does: profile files are "
+        "read then, and may override agent_env. Default: False."
+    )
+    agent_retries: int | None = _option(
+        "How often a Session that failed is run again from scratch in its Group before the Group "
+        "is dropped. Default: 0."
+    )
     agent_supervisor: str | os.PathLike[str] | None = _option(
         "Path of the relax-agent-init binary. Default: the one in the package's bin directory."
     )
@@ -100,16 +112,75 @@ class Config:
     sglang_url: str | None = _option("Base URL of an SGLang server or router.")
     sglang_api_key: str | None = _option("Sent to it as a bearer token. Default: none.")
     sglang_server_concurrency: int | None = _option(
-        "Bound on requests in flight at the backend. Default: 512."
+        "Bound on requests in flight at each engine (worker) of the backend. Default: 512."
+    )
+    sglang_enable_deterministic_inference: bool | None = _option(
+        "The backend's own setting of this name: requests then carry a seed, rollout_seed + the "
+        "Session's place in its Group. Default: False."
     )
     simulator: Mapping[str, Any] | None = _option(
         "Document of the embedded simulator: policy (what the model says), seed, start_delay_ms, "
-        "token_delay_ms, context_len, faults; all optional. Default: the simulator's own policy."
+        "token_delay_ms, context_len, experts, faults; all optional. "
+        "Default: the simulator's own policy."
+    )
+    use_rollout_routing_replay: bool | None = _option(
+        "Whether the backend reports to which experts a mixture-of-experts model routed each "
+        "token, for the column routed_experts. SGLang needs --enable-return-routed-experts and no "
+        "router in between. Training only, not with partial_rollout. Default: False."
+    )
+    moe_num_layers: int | None = _option(
+        "Layers in those reports. Default: num_hidden_layers of the checkpoint."
+    )
+    moe_router_topk: int | None = _option(
+        "Experts of a layer in those reports. Default: num_experts_per_tok of the checkpoint."
     )
     rollout_batch_size: int | None = _option("Groups a step delivers. Default: 1.")
+    over_sampling_batch_size: int | None = _option(
+        "Groups a step works on at a time, of which it delivers rollout_batch_size; more than that "
+        "need partial_rollout or fully_async, else the surplus is thrown away. "
+        "Default: rollout_batch_size."
+    )
     n_samples_per_prompt: int | None = _option("Sessions of a Group. Default: 1.")
+    num_rollout: int | None = _option(
+        "Steps of the run, which count from 0: nothing is kept behind the last. Required by "
+        "fully_async, whose last partition is completed in one more rollout with this number. "
+        "Default: 0, not known."
+    )
     agentic_concurrency: int | None = _option(
-        "Bound on resident Groups. Default: rollout_batch_size."
+        "Bound on resident train Groups: those that run processes. "
+        "Default: over_sampling_batch_size."
+    )
+    agentic_eval_concurrency: int | None = _option(
+        "Bound on resident prompt Groups of an Eval dataset. Default: 0, as many as have about the "
+        "Sessions of agentic_concurrency train Groups."
+    )
+    agentic_prelaunch: bool | None = _option(
+        "Whether agents of later Groups start while there is room. Their first requests are held "
+        "until the Group is leased, perhaps in the next step. Default: False."
+    )
+    partial_rollout: bool | None = _option(
+        "Whether Groups that are unfinished at a step's end go on in the next step, with the "
+        "tokens they have, instead of being dropped. Default: False."
+    )
+    partial_rollout_max_aborted_count: int | None = _option(
+        "After so many aborts of a request its Session is not aborted again, and steps wait for "
+        "it. Default: 0, never."
+    )
+    fully_async: bool | None = _option(
+        "Whether a step may end while its batch (its partition) still misses Groups that are "
+        "parked; later steps complete it. Needs num_rollout. Default: False."
+    )
+    max_staleness: int | None = _option(
+        "With fully_async, how many rollouts the oldest partition that was not consumed may lie "
+        "behind. With 0 every step completes its partition. Default: 0."
+    )
+    use_dynamic_global_batch_size: bool | None = _option(
+        "Whether a step also delivers finished surplus Groups, so that their number is a multiple "
+        "of data_parallel_size. Needs partial_rollout and a larger over_sampling_batch_size. "
+        "Default: False."
+    )
+    data_parallel_size: int | None = _option(
+        "The trainer's, for use_dynamic_global_batch_size. Default: 1."
     )
     max_consecutive_dropped_groups: int | None = _option(
         "A step ends with the first cause after so many Groups were dropped in a row. Default: 8."
@@ -131,21 +202,79 @@ class Config:
     rollout_stop_token_ids: list[int] | None = _option(
         "Extra stop token ids of every turn. Default: none."
     )
+    eval_max_context_len: int | None = _option(
+        "Bound on a lineage in an Eval, in tokens. Default: rollout_max_context_len."
+    )
+    rollout_seed: int | None = _option(
+        "Seed of deterministic sampling; see sglang_enable_deterministic_inference. Default: none."
+    )
+    agentic_session_lifecycle: bool | None = _option(
+        "Whether requests name their Session to SGLang, and the cache entries of one that is over "
+        "are released. Needs SGLang's own session options. Default: False."
+    )
+    agentic_program_admission: bool | None = _option(
+        "Whether a request waits until its worker is expected to have room in the KV cache. "
+        "Default: False."
+    )
+    agentic_admission_headroom: float | None = _option(
+        "Share of a worker's KV cache that may be reserved, in (0, 1]. Default: 0.90."
+    )
+    agentic_admission_pressure_threshold: float | None = _option(
+        "KV usage from which on a worker gets nothing new, in (0, 1]. Default: 0.92."
+    )
+    agentic_admission_expected_decode_cap: int | None = _option(
+        "Bound on new tokens that a request reserves. Default: rollout_max_response_len."
+    )
+    agentic_admission_max_wait_s: float | None = _option(
+        "How long a request is held at most in seconds; 0 holds none. Default: 30."
+    )
+    agentic_admission_scope: str | None = _option(
+        'Which requests are held: "train" (default) or "all", also those of an Eval.'
+    )
     reward_key: str | None = _option("Picks the primary reward when rewards are objects.")
     custom_rm: bool | None = _option(
         "Whether the engine asks for rewards an agent did not write; set by Engine(score=...). "
         "Without it a missing reward drops the Group. Default: False."
     )
+    group_rm: bool | None = _option(
+        "Whether it asks for the rewards of every Group, in the place of those agents wrote; set "
+        "by Hooks(group_reward=...). Needs custom_rm. Default: False."
+    )
     custom_advantage: bool | None = _option(
         "Whether the engine asks for the training credit of each context; set by "
-        "Engine(advantage=...). Sessions that export several contexts need it. Default: False."
+        "Engine(advantage=...). Sessions that export several contexts need it. Rewards are then "
+        "asked for only with group_rm. Default: False."
+    )
+    dynamic_sampling_filter: str | None = _option(
+        "A built-in filter of Groups whose credit is known: check_reward_nonzero_std takes out "
+        "those whose Sessions all have one reward. Default: none."
+    )
+    custom_filter: bool | None = _option(
+        "Whether the engine asks which Groups to train on; set by Hooks(filter=...). "
+        "Default: False."
+    )
+    advantage_estimator: str | None = _option(
+        "The trainer's: how rewards are normalised in a Group, and whether credit for each turn is "
+        "allowed. grpo, gspo, sapo and cispo: mean and deviation; reinforce_plus_plus_baseline: "
+        "mean; rloo: mean of the others; reinforce_plus_plus, m2po and ppo: not. Default: grpo."
     )
     rewards_normalization: bool | None = _option(
-        "Whether the Group's mean is subtracted from rewards. Default: True."
+        "Whether rewards are normalised as advantage_estimator says. Default: True."
     )
     grpo_std_normalization: bool | None = _option(
-        "Whether they are also divided by the Group's unbiased standard deviation + 1e-6. "
-        "Default: True, off for Groups of one."
+        "Whether they are also divided by the Group's unbiased standard deviation + 1e-6 where it "
+        "does. Default: True, off for Groups of one."
+    )
+    log_passrate: bool | None = _option(
+        "Whether metrics have pass@k: the chance that one of k Sessions of a Group has reward 1. "
+        "Default: False."
+    )
+    log_reward_category: str | None = _option(
+        "Member of reward objects whose values are counted as rollout/error_cat/<value>. "
+        "Default: none."
+    )
+    rollout_num_gpus: int | None = _option(
+        "GPUs the backend runs on, for perf/tokens_per_gpu_per_sec. Default: 0, not known."
     )
     api_host: str | None = _option("Address the model endpoint binds. Default: 127.0.0.1.")
     api_port: int | None = _option("Its port, 0 for a free one. Default: 0.")
@@ -161,6 +290,19 @@ class Config:
         "Directory that gets one JSON document for each Session that is over, delivered or "
         "dropped: a line in rollout_<id>.jsonl. `python -m relax_rollout trace FILE` prints them. "
         "Default: none."
+    )
+    save_debug_rollout_data: str | os.PathLike[str] | None = _option(
+        "File with {rollout_id} in its name (eval_<id> for an Eval) that gets all that is known of "
+        "a step: in .jsonl a line for each row and each Session's trace, also of dropped ones; in "
+        ".parquet the rows, and the traces beside it in .traces.jsonl. Default: none."
+    )
+    rollout_result_dir: str | os.PathLike[str] | None = _option(
+        "Directory that gets prompt, response and reward of each delivered row for people to read, "
+        "a line in train/<id>.jsonl or eval/<id>.jsonl. Default: none."
+    )
+    metrics_port: int | None = _option(
+        "Port at api_host that serves GET /metrics as Prometheus text; 0 takes a free one, which "
+        "stats() tells. Default: off."
     )
     go_max_procs: int | None = _option(
         "Bound on threads running Go code. Default: min(8, max(2, CPUs / 8))."

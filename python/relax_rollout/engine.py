@@ -11,96 +11,34 @@ import contextlib
 import json
 import logging
 import math
-import operator
 import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
-from itertools import islice
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
 from . import _lib
 from .batch import Batch
 from .config import Config
-from .console import Progress, log_event
+from .console import Progress
+from .dumps import ParquetDump
 from .errors import (
     ClosedError,
-    ConfigError,
-    InvalidError,
     PanicError,
     RelaxError,
-    StateError,
-    StepFailedError,
 )
-from .hooks import AdvantageHook, ScoreHook, advantage_reply, score_reply
+from .evaluation import EvalDataset, EvalResult, eval_documents, eval_results
+from .events import Event, read_event
+from .hook_calls import HookLoop
+from .hook_setup import bind_hooks
+from .hooks import AdvantageHook, Hooks, ScoreHook
 from .report import StepReport
-
-Task = str | Mapping[str, Any]
-"""One prompt: ``{"messages": [...], "metadata": {...}}``, either may be absent; a string is one
-user message."""
-
-_SLICE_MS = 100
-"""Longest single wait inside the library, so that Ctrl-C is seen in time."""
+from .steps import SLICE_MS, Step, StepRunner
+from .tasks import Task, document, int64, many, to_json
 
 _LOGGER = logging.getLogger("relax_rollout")
-
-
-class EventKind(IntEnum):
-    """What a polled :class:`Event` is."""
-
-    BATCH = 1
-    STEP_END = 2
-    TASKS_NEEDED = 3
-    SCORE = 4
-    LOG = 5
-    PROGRESS = 6
-    ADVANTAGE = 7
-
-
-@dataclass(frozen=True)
-class Event:
-    """One thing the engine wants the host to know or to do."""
-
-    kind: int
-    """An :class:`EventKind`, or the bare number of a kind this package does not know."""
-    id: int
-    """Not 0 for events that want :meth:`Engine.reply`."""
-    rollout_id: int
-    batch: Batch | None
-    """The rows, only for BATCH."""
-    data: dict[str, Any]
-    """The event's fields, empty for BATCH."""
-
-
-@dataclass
-class _Step:
-    """A rollout step that was asked for and has not ended.
-
-    An exception may cut in anywhere (Ctrl-C, or one of the task iterator): what was polled, asked
-    and taken is kept for when the step goes on.
-    """
-
-    rollout_id: int
-    tasks: Iterator[Task] | None
-    slot: _lib.Slot
-    started: bool = False
-    resumed: bool = False
-    """An exception left the step, so its last call may have been made already."""
-    event: Event | None = None
-    """The event that is being handled."""
-    batch: Batch | None = None
-    taken: list[dict[str, Any]] = field(default_factory=list)
-
-    def take(self, count: int) -> list[dict[str, Any]]:
-        """Up to count tasks in ``taken``; fewer only where there are no more."""
-        if self.tasks is not None:
-            for task in islice(self.tasks, count - len(self.taken)):
-                self.taken.append(_task(task))
-        return self.taken
 
 
 class Engine:
@@ -108,14 +46,16 @@ class Engine:
 
     Args:
         config: A :class:`~relax_rollout.Config`, or a mapping of its options.
-        score: Gives rewards to Sessions whose agent wrote none; sets ``custom_rm``. It runs on
-            the thread that polls. If it raises, or returns rewards the engine refuses, its Group
-            is dropped with that cause and the step refills.
-        advantage: Gives each exported context its training credit; sets ``custom_advantage``. It
-            gets the contexts' metadata, one mapping by name for each Session of a Group, and
-            returns the same shape with numbers, or None to leave the Group out. It runs and fails
-            as ``score`` does.
-        progress: Draw ``Rollout 0 generation: scored=3/8`` on stderr while a step runs.
+        hooks: What the trainer does during a rollout: rewards, training credit, filters; see
+            :class:`~relax_rollout.Hooks`.
+        score: Gives rewards to Sessions whose agent wrote none; sets ``custom_rm``. It is called
+            once for each Group, as ``Hooks.group_reward`` is, but agents' own rewards are kept.
+        advantage: Short for ``Hooks(advantage=...)``. Gives each exported context its training
+            credit; sets ``custom_advantage``. It gets the contexts' metadata, one mapping by name
+            for each Session of a Group, and returns the same shape with numbers, or lists with one
+            for each turn, or None to leave the Group out.
+        progress: Show a bar on stderr while a step runs: Sessions of finished Groups, and behind
+            them how many were scored. In a file that is a line now and then.
         log: Takes the engine's log lines. Default: ``logging.getLogger("relax_rollout")``.
 
     All methods may be called from any thread. Use it as a context manager, or call
@@ -144,41 +84,54 @@ class Engine:
         self,
         config: Config | Mapping[str, Any],
         *,
-        score: ScoreHook | None = None,
-        advantage: AdvantageHook | None = None,
+        hooks: Hooks | None = None,
+        score: ScoreHook | str | None = None,
+        advantage: AdvantageHook | str | None = None,
         progress: bool = False,
         log: logging.Logger | None = None,
     ) -> None:
         self.config = config if isinstance(config, Config) else Config.from_dict(config)
         options = self.config.to_dict()
-        _switch_on(options, "custom_rm", "score", score)
-        _switch_on(options, "custom_advantage", "advantage", advantage)
-        self._score = score
-        self._advantage = advantage
+        bound_hooks, bound = bind_hooks(options, hooks, score, advantage)
+        self._hook_loop = HookLoop(bound_hooks)
         self._log = log or _LOGGER
-        self._progress = Progress(sys.stderr) if progress else None
-        self._step: _Step | None = None
-        self._stepping = False
+        dump = ParquetDump.wanted(options, self._log)
         self._unread: deque[_lib.Slot] = deque()
         self._waiters: set[asyncio.Future[None]] = set()
-        self.last_report: StepReport | None = None
-        """The report of the last step that ended."""
-
         self._lib = _lib.load()
         if not options.get("agent_supervisor"):
             options["agent_supervisor"] = _lib.find_supervisor()
         self._handle = self._lib.open(json.dumps(options, allow_nan=False))
         # Also runs at interpreter exit, so that agents end and locks are let go of in order.
-        self._finalizer = weakref.finalize(self, _close_quietly, self._lib, self._handle)
+        self._finalizer = weakref.finalize(
+            self, _close_quietly, self._lib, self._handle, self._hook_loop
+        )
+        self._steps = StepRunner(
+            self._lib,
+            self._handle,
+            (bound_hooks, bound, self._hook_loop),
+            self._log,
+            Progress(sys.stderr) if progress else None,
+            dump,
+        )
 
     # ---- steps ----------------------------------------------------------------------------------
+
+    @property
+    def last_report(self) -> StepReport | None:
+        """The report of the last step that ended, None before the first."""
+        return self._steps.last_report
 
     def rollout(self, rollout_id: int, tasks: Iterable[Task] | None = None) -> Batch:
         """Runs one step and returns its rows.
 
         ``tasks`` is pulled lazily: as many as the step has Groups to start, more as Groups are
         dropped. Pass an iterator to go on with it in the next step. Tasks submitted
-        before are used first; None means that there are no others.
+        before are used first; None means that there are no others. With ``agentic_prelaunch``,
+        ``partial_rollout`` or ``fully_async`` more are pulled than the step delivers, because
+        Groups go on into the next steps: give all steps one iterator then.
+
+        With ``fully_async`` rows may belong to earlier rollouts; see :meth:`Batch.by_partition`.
 
         The step's report is at ``batch.report`` and :attr:`last_report`. If the tasks ran out
         before any Group was finished the batch has no rows (``len(batch) == 0``, every column
@@ -204,127 +157,54 @@ class Engine:
         ...         [(drop.reason, drop.groups) for drop in err.report.drops]
         [('agent_exit', 1)]
         """
-        if self._stepping:
-            raise StateError("rollout: another call has not returned; one step runs at a time")
-        try:
-            # Not a lock: Ctrl-C between taking it and this block would leave it taken for ever.
-            self._stepping = True
-            step = self._enter_step(rollout_id, tasks)
-            report = self._run(step)
-            batch = step.batch or Batch.empty(rollout_id)
-            batch.report = self.last_report = report
-            self._step = None
-        finally:
-            self._stepping = False
-        if report.error is not None:
-            raise StepFailedError(f"rollout {report.rollout} failed: {report.error}", report)
+
+        def opened() -> Step:
+            step = Step("rollout", self._lib.start_rollout, _lib.Slot(self._lib))
+            step.tasks = None if tasks is None else iter(many("rollout", tasks))
+            return step
+
+        report, batches = self._steps.run("rollout", rollout_id, opened)
+        batch = batches.get("") or Batch.empty(report.rollout)
+        batch.report = report
         return batch
 
-    def _enter_step(self, rollout_id: int, tasks: Iterable[Task] | None) -> _Step:
-        step = self._step
-        if step is None:
-            rollout_id = _int64("rollout", "rollout_id", rollout_id)
-            source = None if tasks is None else iter(_many("rollout", tasks))
-            step = self._step = _Step(rollout_id, source, _lib.Slot(self._lib))
-        elif step.rollout_id != rollout_id:
-            raise StateError(
-                f"rollout: step {step.rollout_id} is open; call rollout({step.rollout_id}) to go "
-                f"on with it before step {rollout_id}, or close the engine"
-            )
-        else:
-            step.resumed = True
-        if not step.started:
-            self._start_step(step)
-        return step
+    def evaluate(
+        self, rollout_id: int, datasets: Mapping[str, EvalDataset | Iterable[Task]]
+    ) -> dict[str, EvalResult]:
+        """Runs every sample of the datasets, one dataset after the other, and returns the results.
 
-    def _start_step(self, step: _Step) -> None:
-        try:
-            self._lib.start_rollout(self._handle, step.rollout_id)
-        except RelaxError as err:
-            if not (step.resumed and isinstance(err, StateError)):
-                self._step = None
-                raise
-        step.started = True
+        A dataset is an iterable of tasks, or an :class:`~relax_rollout.EvalDataset` with options
+        of its own. Rewards come from the agents or the hooks as in training; filters, advantages
+        and normalisation do not apply. A sample that fails is dropped, counted, and not run again.
+        Train Sessions that are kept over steps stay where they are meanwhile. Agents find
+        ``RELAX_ROLLOUT_MODE=eval``.
 
-    def _run(self, step: _Step) -> StepReport:
-        try:
-            while True:
-                if step.event is None and not self._poll_for(step):
-                    continue
-                assert step.event is not None
-                if step.event.kind == EventKind.STEP_END:
-                    return StepReport.from_dict(step.event.data)
-                self._handle_event(step.event, step)
-                step.event, step.resumed = None, False
-        finally:
-            if self._progress is not None:
-                self._progress.finish()
+        ``rollout_id`` is the step the weights come from. As with :meth:`rollout`, an Eval that an
+        exception left goes on when it is called again with the same ``rollout_id``.
 
-    def _poll_for(self, step: _Step) -> bool:
-        slot = step.slot
-        if not self._lib.poll(self._handle, _SLICE_MS, slot):
-            return False
-        event = _event(slot.read())
-        step.event, slot.event.kind = event, 0  # in one statement, see Slot
-        slot.discard()
-        return True
+        Raises:
+            StateError: a step is open, or another call of rollout or evaluate runs.
+            StepFailedError: the Eval could not be finished; it has the report.
+            InvalidError: a dataset is of another type or shape, or has a value that cannot be.
+            ClosedError: the engine was closed.
 
-    def _handle_event(self, event: Event, step: _Step) -> None:
-        if event.kind == EventKind.BATCH:
-            step.batch = event.batch
-        elif event.kind == EventKind.TASKS_NEEDED:
-            self._answer_tasks(event, step)
-        elif event.kind == EventKind.SCORE:
-            self._answer_hook(event, step, "custom_rm", self._score, score_reply)
-        elif event.kind == EventKind.ADVANTAGE:
-            self._answer_hook(event, step, "custom_advantage", self._advantage, advantage_reply)
-        elif event.kind == EventKind.LOG:
-            if self._progress is not None:
-                self._progress.finish()
-            log_event(self._log, event.data)
-        elif event.kind == EventKind.PROGRESS and self._progress is not None:
-            self._progress.show(event.data)
+        >>> import relax_rollout as rr
+        >>> with rr.Engine({"agent_command": "exit 3", "agent_cwd": "/"}) as engine:
+        ...     results = engine.evaluate(0, {"sums": ["What is 2 + 2?"]})
+        >>> results["sums"].rewards, results["sums"].dropped
+        ((), 1)
+        """
+        documents = eval_documents(datasets)
+        text = to_json("evaluate", documents)
 
-    def _answer(self, event: Event, step: _Step, answer: Mapping[str, Any]) -> None:
-        try:
-            self.reply(event, answer)
-        except StateError:
-            if not step.resumed:
-                raise  # else the exception that left the step came right after this reply
+        def start(engine: int, number: int) -> None:
+            self._lib.start_eval(engine, number, text)
 
-    def _answer_tasks(self, event: Event, step: _Step) -> None:
-        count = int(event.data.get("count", 1))
-        taken = step.take(count)
-        try:
-            self._answer(event, step, {"tasks": taken, "end": len(taken) < count})
-        except InvalidError:
-            step.taken.clear()  # others are taken when the step goes on
-            raise
-        step.taken.clear()
+        def opened() -> Step:
+            return Step("evaluate", start, _lib.Slot(self._lib))
 
-    def _answer_hook(
-        self,
-        event: Event,
-        step: _Step,
-        option: str,
-        hook: Any,
-        reply: Callable[[Any, Mapping[str, Any]], dict[str, Any]],
-    ) -> None:
-        name = EventKind(event.kind).name.lower()
-        group = event.data.get("group_id")
-        if hook is None:
-            cause = f"option {option} is set, but Engine was given no {name} hook"
-        else:
-            try:
-                self._answer(event, step, reply(hook, event.data))
-                return
-            except (ClosedError, PanicError):
-                raise
-            except Exception as err:
-                # A broken hook costs its Group, never the trainer.
-                cause = f"{name} hook: {type(err).__name__}: {err}"
-                self._log.exception("%s hook failed for group %s", name, group)
-        self._answer(event, step, {"error": cause})
+        report, batches = self._steps.run("evaluate", rollout_id, opened)
+        return eval_results(report.rollout, (d["name"] for d in documents), report, batches)
 
     # ---- low level ------------------------------------------------------------------------------
 
@@ -335,8 +215,8 @@ class Engine:
             InvalidError: a task is of another shape; none of them was queued.
             ClosedError: the engine was closed.
         """
-        documents = [_task(t) for t in _many("submit", tasks)]
-        self._lib.submit(self._handle, _json("submit", documents))
+        documents = [document(t) for t in many("submit", tasks)]
+        self._lib.submit(self._handle, to_json("submit", documents))
 
     def start_rollout(self, rollout_id: int) -> None:
         """Opens a step, for callers that poll themselves. One STEP_END event answers it.
@@ -345,8 +225,19 @@ class Engine:
             StateError: another step is open.
             ClosedError: the engine was closed.
         """
-        rollout_id = _int64("start_rollout", "rollout_id", rollout_id)
+        rollout_id = int64("start_rollout", "rollout_id", rollout_id)
         self._lib.start_rollout(self._handle, rollout_id)
+
+    def start_eval(
+        self, rollout_id: int, datasets: Mapping[str, EvalDataset | Iterable[Task]]
+    ) -> None:
+        """Opens an Eval, for callers that poll themselves; see :meth:`evaluate`.
+
+        A BATCH event comes for each dataset that has rows, then one STEP_END.
+        """
+        rollout_id = int64("start_eval", "rollout_id", rollout_id)
+        text = to_json("start_eval", eval_documents(datasets))
+        self._lib.start_eval(self._handle, rollout_id, text)
 
     def poll(self, timeout: float | None = None) -> Event | None:
         """Returns the next event, or None if none came within ``timeout`` seconds.
@@ -382,7 +273,7 @@ class Engine:
         try:
             if not self._lib.poll(self._handle, timeout_ms, slot):
                 return None
-            event = _event(slot.read())
+            event = read_event(slot.read())
             slot.discard()
             return event
         finally:
@@ -424,7 +315,7 @@ class Engine:
     def reply(self, event: Event | int, answer: Mapping[str, Any]) -> None:
         """Answers an event that has an id. A refused reply leaves the event open."""
         event_id = event.id if isinstance(event, Event) else event
-        self._lib.reply(self._handle, event_id, _json("reply", dict(answer)))
+        self._lib.reply(self._handle, event_id, to_json("reply", dict(answer)))
 
     def fileno(self) -> int:
         """The eventfd that is readable while an event waits. The engine owns it: do not read,
@@ -438,15 +329,16 @@ class Engine:
 
         It is used where the backend does not report a version itself. It pushes no weights.
         """
-        version = _int64("set_weight_version", "version", version)
+        version = int64("set_weight_version", "version", version)
         self._lib.set_weight_version(self._handle, version)
 
     def pause(self, timeout: float | None = None) -> bool:
         """Closes the generation gate and waits until no request is left at the backend.
 
         Requests in flight are aborted there and parked with the tokens they have; agents keep
-        waiting. Returns False if some were still there after ``timeout`` seconds: the gate is
-        closed all the same, and another call goes on waiting.
+        waiting. Call it between steps, or while :meth:`rollout` runs on another thread. Returns
+        False if some were still there after ``timeout`` seconds: the gate is closed all the same,
+        and another call goes on waiting.
 
         >>> import relax_rollout as rr
         >>> with rr.Engine({"agent_command": "true", "agent_cwd": "/"}) as engine:
@@ -465,8 +357,21 @@ class Engine:
         """Opens the gate again; parked requests continue from their tokens."""
         self._lib.resume(self._handle)
 
+    def consumed(self, partition: int) -> None:
+        """Says that the trainer took a partition: the rollout its rows belong to.
+
+        Only ``fully_async`` needs it: no more than ``max_staleness`` rollouts are worked on ahead
+        of the oldest complete partition that was not taken, so :meth:`rollout` waits for this call
+        where they would be.
+        """
+        self._lib.consumed(self._handle, int64("consumed", "partition", partition))
+
     def stats(self) -> dict[str, Any]:
-        """A snapshot of what the engine is doing and what it waits for."""
+        """A snapshot of what the engine is doing and what it waits for.
+
+        ``waits`` lists every wait: of what kind it is, how many there are, since how long the
+        oldest, and whose it is. ``groups`` and ``requests`` count them by what they wait for.
+        """
         return dict(json.loads(self._lib.stats(self._handle)))
 
     # ---- the end --------------------------------------------------------------------------------
@@ -485,7 +390,7 @@ class Engine:
         """
         if self.closed:
             return
-        self._step = None
+        self._steps.forget()
         until = time.monotonic() + grace
         joined = False
         try:
@@ -495,6 +400,7 @@ class Engine:
         except (ClosedError, PanicError):
             joined = True  # A poisoned engine has ended its agents and can do no more.
         self._finalizer.detach()
+        self._hook_loop.close()
         if not joined:
             self._log.warning("close: parts of the engine still run after %g s", grace)
 
@@ -512,73 +418,14 @@ class Engine:
         return f"<Engine {'closed' if self.closed else 'open'} {self._lib.path.name}>"
 
 
-def _close_quietly(library: _lib.Library, handle: int) -> None:
+def _close_quietly(library: _lib.Library, handle: int, hooks: HookLoop) -> None:
     with contextlib.suppress(RelaxError):
         library.close(handle, 10_000)
-
-
-# ---- tasks and rewards --------------------------------------------------------------------------
-
-
-def _task(task: Task) -> dict[str, Any]:
-    if isinstance(task, str):
-        return {"messages": [{"role": "user", "content": task}]}
-    if isinstance(task, Mapping) and set(task) <= {"messages", "metadata"} and task:
-        return {k: v for k, v in task.items() if v is not None}
-    shown = sorted(map(str, task)) if isinstance(task, Mapping) else type(task).__name__
-    raise InvalidError(
-        f'task: expected a str or a mapping with "messages" and/or "metadata", found {shown}'
-    )
-
-
-def _switch_on(options: dict[str, Any], option: str, name: str, hook: object) -> None:
-    """Sets the option that makes the engine ask a hook, if there is one."""
-    if hook is not None and options.setdefault(option, True) is False:
-        raise ConfigError(
-            f"option {option}: False, but Engine was given a {name} hook; leave one of them out",
-            option,
-        )
-
-
-def _json(call: str, value: Any) -> str:
-    try:
-        return json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as err:
-        raise InvalidError(f"{call}: not a JSON value: {err}") from err
-
-
-def _int64(call: str, name: str, value: Any) -> int:
-    """An integer that C can take, also one of NumPy's."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or not -(2**63) <= number < 2**63:
-        raise InvalidError(f"{call}: {name} is {value!r}, expected an int64")
-    return number
-
-
-def _many(call: str, tasks: Iterable[Task]) -> Iterable[Task]:
-    """Refuses one task where many are meant: a str would be a task for each letter."""
-    if isinstance(tasks, str | Mapping) or not isinstance(tasks, Iterable):
-        raise InvalidError(
-            f"{call}: tasks is one {type(tasks).__name__}, expected an iterable of tasks: [task]"
-        )
-    return tasks
+    hooks.close()
 
 
 def _slice_ms(until: float | None) -> int:
     """Milliseconds of the next wait inside the library, on the way to a point in time."""
     if until is None:
-        return _SLICE_MS
-    return math.ceil(min(_SLICE_MS, max(0.0, 1000 * (until - time.monotonic()))))
-
-
-def _event(raw: _lib.RawEvent) -> Event:
-    return Event(
-        kind=EventKind(raw.kind) if raw.kind in list(EventKind) else raw.kind,
-        id=raw.id,
-        rollout_id=raw.rollout_id,
-        batch=Batch(raw.batch) if raw.batch is not None else None,
-        data=json.loads(raw.data) if raw.data else {},
-    )
+        return SLICE_MS
+    return math.ceil(min(SLICE_MS, max(0.0, 1000 * (until - time.monotonic()))))

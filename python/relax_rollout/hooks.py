@@ -1,94 +1,335 @@
 """What the trainer's hooks take and return, and how their answers become replies.
 
-May enter: the data of events, what hooks returned. Never: the engine, the library.
+May enter: the data of events, what hooks returned. Never: the engine, the library, a thread.
 """
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from .errors import InvalidError
+from .errors import ConfigError, InvalidError
 
-ScoreHook: TypeAlias = Callable[[list[dict[str, Any]]], Sequence[Any]]
-"""Takes the Sessions of one Group as the engine describes them and returns one reward for each:
-a finite number, or an object of numbers with the key named by the option ``reward_key``."""
+Sample: TypeAlias = dict[str, Any]
+"""One Session as a reward hook sees it: ``session_id``, ``name`` of the context that stands for it,
+``metadata``, ``messages``, ``status`` ("completed" or "truncated"), and the ``reward`` its agent
+wrote, None if it wrote none."""
+
+RewardHook: TypeAlias = Callable[[Sample], Any]
+"""Takes one Session without a reward and returns it: a finite number, or an object of numbers with
+the key named by the option ``reward_key``. May be async."""
+
+ScoreHook: TypeAlias = Callable[[list[Sample]], Any]
+"""Takes the Sessions of one Group and returns one reward for each. May be async."""
 
 MetadataBySlot: TypeAlias = list[dict[str | None, dict[str, Any]]]
 """For each Session of a Group, in order, the metadata of each exported context by its name; the
 name of an implicit export is None (guide, Custom Advantage for Multi-Agent Credit)."""
 
-AdvantageHook: TypeAlias = Callable[[MetadataBySlot], Sequence[Mapping[str | None, float]] | None]
-"""Returns one training credit for each context, in the same shape; None filters the Group."""
+AdvantageHook: TypeAlias = Callable[[MetadataBySlot], Any]
+"""Returns the training credit of each context in the same shape: a number, or a list with one for
+each assistant turn. None filters the Group. May be async."""
+
+FilterHook: TypeAlias = Callable[[list[dict[str, Any]]], Any]
+"""Takes the Sessions of one Group whose credit is known (``session_id``, ``reward``, and
+``contexts`` with ``name``, ``metadata``, ``reward``, ``advantage``, ``turns``, ``response_len``,
+``status``) and says whether to train on it: a bool, or (keep, reason), or an object or mapping with
+``keep`` and ``reason``. A Group that is not kept is made up for. May be async."""
+
+NONZERO_STD = "check_reward_nonzero_std"
+"""The built-in filter: it takes Groups out whose Sessions all have the same reward."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hooks:
+    """What the trainer does during a rollout. Each hook is a callable, or the import path of one as
+    in the guide's options: ``"package.module.function"`` or ``"package.module:function"``.
+
+    Plain functions run on the thread that calls :meth:`Engine.rollout`, one at a time, and the
+    engine's agents go on meanwhile. ``async def`` functions run on an event loop of the engine's
+    own beside it, many at a time, and so do plain ones if ``threads`` is set.
+
+    A hook that raises, takes too long, or returns what the engine refuses costs its Group, never
+    the trainer: the Group is dropped with a message that names the hook, the Group and the sample.
+
+    >>> Hooks(reward="math.sqrt").reward(4.0)
+    2.0
+    >>> Hooks(reward="maths.sqrt")
+    Traceback (most recent call last):
+    relax_rollout.errors.ConfigError: hook reward: 'maths.sqrt': No module named 'maths'
+    """
+
+    reward: RewardHook | str | None = None
+    """Called for each Session whose agent wrote no reward. Sets ``custom_rm``."""
+    group_reward: ScoreHook | str | None = None
+    """Called for each Group; its rewards take the place of those agents wrote. Sets ``custom_rm``
+    and ``group_rm``."""
+    advantage: AdvantageHook | str | None = None
+    """Called for each Group. Sets ``custom_advantage``: rewards are then not normalised."""
+    filter: FilterHook | str | None = None
+    """Called for each Group with its credit. Sets ``custom_filter``; the name or path of
+    ``check_reward_nonzero_std`` sets ``dynamic_sampling_filter`` instead."""
+    max_concurrency: int = 64
+    """Bound on calls of async functions that run at a time."""
+    threads: int = 0
+    """Bound on threads for plain functions; 0 runs them on the thread that polls."""
+    timeout: float | None = None
+    """Bound on one call in seconds; None for none. Only for async functions, and for plain ones if
+    ``threads`` is set: a thread that takes too long is left to itself."""
+    retries: int = 0
+    """How often a call that raised or took too long is made again."""
+    retry_delay: float = 0.5
+    """Seconds before the first retry, doubled with each further one up to 30."""
+
+    def __post_init__(self) -> None:
+        for name in ("reward", "group_reward", "advantage", "filter"):
+            hook = getattr(self, name)
+            if hook is not None and not (name == "filter" and is_nonzero_std(hook)):
+                object.__setattr__(self, name, load(name, hook))
+        self._check()
+
+    def _check(self) -> None:
+        if self.reward is not None and self.group_reward is not None:
+            raise ConfigError("hook group_reward: leave it or hook reward out; both give rewards")
+        for name, least in (("max_concurrency", 1), ("threads", 0), ("retries", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConfigError(f"hooks {name}: expected an int of at least {least}: {value!r}")
+        for name in ("timeout", "retry_delay"):
+            value = getattr(self, name)
+            if value is not None and not (_is_number(value) and value > 0):
+                raise ConfigError(
+                    f"hooks {name}: expected a positive number of seconds, found {value!r}"
+                )
+        if self.timeout is None or self.threads:
+            return
+        for name in ("reward", "group_reward", "advantage", "filter"):
+            hook = getattr(self, name)
+            if callable(hook) and not is_async(hook):
+                raise ConfigError(
+                    f"hooks timeout: hook {name} is a plain function on the thread that polls, "
+                    "which nothing can interrupt: make it `async def`, or set threads"
+                )
+
+
+def load(name: str, hook: Any) -> Callable[..., Any]:
+    """The callable that a hook is, or that its import path names.
+
+    Raises:
+        ConfigError: there is no such module or function, or it cannot be called.
+    """
+    if not isinstance(hook, str):
+        if not callable(hook):
+            raise ConfigError(f"hook {name}: expected a callable or an import path: {hook!r}")
+        return hook  # type: ignore[no-any-return]
+    module, separator, attribute = hook.rpartition(":" if ":" in hook else ".")
+    if not separator or not module or not attribute:
+        raise ConfigError(f"hook {name}: expected package.module.function, found {hook!r}")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as err:
+        raise ConfigError(f"hook {name}: {hook!r}: {err}") from err
+    return load(name, None if isinstance(found, str) else found)
+
+
+def is_async(hook: Any) -> bool:
+    """Whether calling a hook gives something to await."""
+    return inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(
+        getattr(hook, "__call__", None)  # noqa: B004 - an object's own async __call__
+    )
+
+
+def is_nonzero_std(hook: Any) -> bool:
+    """Whether a filter is the name or path of the built-in one."""
+    return isinstance(hook, str) and hook.replace(":", ".").split(".")[-1] == NONZERO_STD
+
+
+Call: TypeAlias = Callable[[str, Callable[..., Any], Any], Awaitable[Any]]
+"""Calls a hook with one argument. The text names the sample for errors, "" for the entire Group."""
+
+Reply: TypeAlias = Callable[
+    [Callable[..., Any], Mapping[str, Any], Call], Coroutine[Any, Any, dict[str, Any]]
+]
+"""Makes the reply to an event by calling a hook."""
 
 
 def plain(value: Any) -> Any:
-    """Unwraps scalars of NumPy and tensor libraries, inside objects too."""
+    """Unwraps scalars and arrays of NumPy and tensor libraries, inside objects too."""
     if isinstance(value, Mapping):
         return {k: plain(v) for k, v in value.items()}
-    return value.item() if hasattr(value, "item") else value
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
-def score_reply(hook: ScoreHook, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The reply to a SCORE event."""
-    return {"rewards": [plain(r) for r in hook(list(data.get("sessions", [])))]}
+async def reward_reply(
+    hook: Callable[..., Any], data: Mapping[str, Any], call: Call
+) -> dict[str, Any]:
+    """The reply to a SCORE event by one call for each Session without a reward."""
+    sessions = data.get("sessions", [])
+
+    async def judge(i: int, session: Sample) -> Any:
+        if session.get("reward") is not None:
+            return session["reward"]
+        where = f"sample {i} ({session.get('session_id')})"
+        return checked_reward(where, plain(await call(where, hook, session)))
+
+    if not is_concurrent(call):
+        return {"rewards": [await judge(i, s) for i, s in enumerate(sessions)]}
+    calls = [asyncio.ensure_future(judge(i, s)) for i, s in enumerate(sessions)]
+    try:
+        return {"rewards": list(await asyncio.gather(*calls))}
+    finally:
+        for task in calls:
+            task.cancel()
 
 
-def advantage_reply(hook: AdvantageHook, data: Mapping[str, Any]) -> dict[str, Any]:
+def is_concurrent(call: Call) -> bool:
+    """Whether calls may run beside one another, on an event loop."""
+    return getattr(call, "concurrent", False)
+
+
+def checked_reward(where: str, reward: Any) -> Any:
+    """Refuses what cannot be a reward, so that the message names the sample.
+
+    >>> checked_reward("sample 0", float("nan"))
+    Traceback (most recent call last):
+    relax_rollout.errors.InvalidError: sample 0: expected a finite number or an object, found nan
+    """
+    if isinstance(reward, Mapping | bool) or _is_number(reward):
+        return reward
+    raise InvalidError(f"{where}: expected a finite number or an object, found {_shown(reward)}")
+
+
+async def score_reply(
+    hook: Callable[..., Any], data: Mapping[str, Any], call: Call
+) -> dict[str, Any]:
+    """The reply to a SCORE event by one call for the Group."""
+    sessions = list(data.get("sessions", []))
+    rewards = await call("", hook, sessions)
+    if isinstance(rewards, Mapping | str) or not hasattr(rewards, "__iter__"):
+        raise InvalidError(f"expected one reward for each session, found {_shown(rewards)}")
+    rewards = plain(list(rewards))
+    if len(rewards) != len(sessions):
+        raise InvalidError(f"{len(rewards)} rewards for the {len(sessions)} sessions of the group")
+    ids = [s.get("session_id") for s in sessions]
+    return {"rewards": [checked_reward(f"sample {i} ({ids[i]})", r) for i, r in enumerate(rewards)]}
+
+
+async def advantage_reply(
+    hook: Callable[..., Any], data: Mapping[str, Any], call: Call
+) -> dict[str, Any]:
     """The reply to an ADVANTAGE event.
 
     Raises:
-        InvalidError: a context has no finite number. Names nobody exported are ignored, as the
-            reference does.
+        InvalidError: a context has no finite number, or not one for each of its turns. Names nobody
+            exported are ignored, as the reference does.
 
     >>> group = {"sessions": [{"session_id": "s0", "contexts": [
     ...     {"name": "main", "metadata": {"outcome": 1.0}, "turns": 2},
     ...     {"name": "searcher", "metadata": {"usefulness": 0.6}, "turns": 1}]}]}
+    >>> async def call(where, hook, argument): return hook(argument)
     >>> def outcome_times_usefulness(slots):
-    ...     return [{"main": s["main"]["outcome"],
+    ...     return [{"main": [0.5, s["main"]["outcome"]],
     ...              "searcher": s["main"]["outcome"] * s["searcher"]["usefulness"]} for s in slots]
-    >>> advantage_reply(outcome_times_usefulness, group)
-    {'advantages': [[1.0, 0.6]]}
-    >>> advantage_reply(lambda slots: [{"main": 1.0}], group)
+    >>> asyncio.run(advantage_reply(outcome_times_usefulness, group, call))
+    {'advantages': [[[0.5, 1.0], 0.6]]}
+    >>> asyncio.run(advantage_reply(lambda slots: [{"main": 1.0}], group, call))
     Traceback (most recent call last):
-    relax_rollout.errors.InvalidError: ...session 0 (s0): no value for context 'searcher'
+    relax_rollout.errors.InvalidError: session 0 (s0): no value for context 'searcher'
     """
     sessions = data.get("sessions", [])
+    contexts = [[(c["name"], int(c.get("turns", 0))) for c in s["contexts"]] for s in sessions]
     slots = [{c["name"]: c["metadata"] for c in s["contexts"]} for s in sessions]
-    values = hook(slots)
+    values = await call("", hook, slots)
     if values is None:
         return {"advantages": None}
     if isinstance(values, Mapping | str) or not hasattr(values, "__len__"):
-        raise InvalidError(f"advantage hook: expected a list of mappings or None, found {values!r}")
+        raise InvalidError(f"expected a list of mappings or None, found {_shown(values)}")
     if len(values) != len(sessions):
         raise InvalidError(
-            f"advantage hook: {len(values)} mappings for {len(sessions)} sessions; "
+            f"{len(values)} mappings for {len(sessions)} sessions; "
             "output i belongs to input session i"
         )
     return {
         "advantages": [
-            _session_values(f"session {i} ({s['session_id']})", s["contexts"], values[i])
+            _session_values(f"session {i} ({s['session_id']})", contexts[i], values[i])
             for i, s in enumerate(sessions)
         ]
     }
 
 
 def _session_values(
-    session: str, contexts: Sequence[Mapping[str, Any]], given: Mapping[str | None, Any]
-) -> list[float]:
+    session: str,
+    contexts: Sequence[tuple[str | None, int]],
+    given: Mapping[str | None, Any],
+) -> list[float | list[float]]:
     if not isinstance(given, Mapping):
-        raise InvalidError(f"advantage hook: {session}: expected a mapping, found {given!r}")
-    return [_credit(session, c["name"], given) for c in contexts]
+        raise InvalidError(f"{session}: expected a mapping, found {_shown(given)}")
+    return [_credit(session, name, turns, given) for name, turns in contexts]
 
 
-def _credit(session: str, name: str | None, given: Mapping[str | None, Any]) -> float:
+def _credit(
+    session: str, name: str | None, turns: int, given: Mapping[str | None, Any]
+) -> float | list[float]:
     if name not in given:
-        raise InvalidError(f"advantage hook: {session}: no value for context {name!r}")
+        raise InvalidError(f"{session}: no value for context {name!r}")
     value = plain(given[name])
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    where = f"{session}: context {name!r}"
+    if not isinstance(value, list):
+        return _finite(where, value)
+    if len(value) != turns:
         raise InvalidError(
-            f"advantage hook: {session}: context {name!r}: expected a finite number, "
-            f"found {value!r}"
+            f"{where}: expected one number for each of its {turns} assistant turns, "
+            f"found a list of {len(value)}"
         )
+    return [_finite(f"{where}, turn {i}", v) for i, v in enumerate(value)]
+
+
+_FLOAT32_MAX = 3.4028235677973366e38
+"""What rounds to infinity in float32, the type of advantages."""
+
+
+def _finite(where: str, value: Any) -> float:
+    if not _is_number(value) or abs(value) >= _FLOAT32_MAX:
+        raise InvalidError(f"{where}: expected a finite number, found {_shown(value)}")
     return float(value)
+
+
+async def filter_reply(
+    hook: Callable[..., Any], data: Mapping[str, Any], call: Call
+) -> dict[str, Any]:
+    """The reply to a FILTER event.
+
+    >>> async def call(where, hook, argument): return hook(argument)
+    >>> asyncio.run(filter_reply(lambda sessions: (False, "too easy"), {"sessions": []}, call))
+    {'keep': False, 'reason': 'too easy'}
+    """
+    verdict = await call("", hook, list(data.get("sessions", [])))
+    keep, reason = verdict, None
+    if isinstance(verdict, tuple) and len(verdict) == 2:
+        keep, reason = verdict
+    elif isinstance(verdict, Mapping):
+        keep, reason = verdict.get("keep"), verdict.get("reason")
+    elif hasattr(verdict, "keep"):
+        keep, reason = verdict.keep, getattr(verdict, "reason", None)
+    keep = plain(keep)
+    if not isinstance(keep, bool):
+        raise InvalidError(f"expected a bool, or keep and reason, found {_shown(verdict)}")
+    return {"keep": keep, "reason": "" if reason is None else str(reason)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -33,6 +33,10 @@ def read_traces(lines: Iterable[bytes], name: str) -> Iterator[dict[str, Any] | 
         except (ValueError, RecursionError) as err:
             yield TraceError(f"{name}:{number}: not a line of JSON: {err}")
             continue
+        if isinstance(trace, dict) and isinstance(trace.get("row"), dict):
+            continue  # save_debug_rollout_data has rows beside traces
+        if isinstance(trace, dict) and isinstance(trace.get("session"), dict):
+            trace = trace["session"]
         if isinstance(trace, dict) and isinstance(trace.get("session_id"), str):
             yield trace
         else:

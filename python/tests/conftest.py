@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ AGENTS = TESTS / "agents"
 CACHE = ROOT / ".cache"
 CHECKPOINTS = ROOT / "testdata" / "checkpoints"
 
-collect_ignore = ["agents"]  # programs, not tests
+collect_ignore = ["agents", "real_transfer_queue.py"]  # programs, not tests
 
 # Scripts in subprocesses import the package from here, too.
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -112,7 +113,9 @@ def open_engine(_warm):
 
     def start(**settings):
         hooks = {
-            k: settings.pop(k) for k in ("score", "advantage", "progress", "log") if k in settings
+            k: settings.pop(k)
+            for k in ("hooks", "score", "advantage", "progress", "log")
+            if k in settings
         }
         engines.append(rr.Engine(options(**settings), **hooks))
         return engines[-1]
@@ -125,6 +128,33 @@ def open_engine(_warm):
     gc.collect()
     # The test's own frame may still hold some of its batches.
     assert _lib.load().live_batches() <= batches + 4
+
+
+@pytest.fixture
+def deadline():
+    """Fails a test that hangs, and not the whole run."""
+
+    def expired(*_):
+        raise TimeoutError("the test took more than two minutes")
+
+    before = signal.signal(signal.SIGALRM, expired)
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def drop_in(monkeypatch):
+    """The drop-in for the Relax trainer without torch; its engine ends with the test."""
+    from trainer import Rows
+
+    import relax_rollout.relax as adapter
+    from relax_rollout import transfer_queue
+
+    monkeypatch.setattr(transfer_queue, "tensordict", Rows)
+    yield
+    adapter.shutdown()
 
 
 def run_script(code, *args, timeout=60, **env):

@@ -13,9 +13,9 @@ from conftest import TESTS, task
 
 import relax_rollout as rr
 from relax_rollout import _lib
-from relax_rollout.batch import _COLUMNS
+from relax_rollout.columns import COLUMNS
 
-NAMES = {c[0] for c in _COLUMNS}
+NAMES = {c[0] for c in COLUMNS}
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_columns(batch):
     assert set(batch.names) == NAMES
     kinds = {
         name: f"{'|' if bits == 8 else '<'}{'iuf'[code]}{bits // 8}"
-        for name, code, bits, _ in _COLUMNS
+        for name, code, bits, _ in COLUMNS
     }
     assert {n: batch.column(n).typestr for n in batch.names} == kinds
     with pytest.raises(rr.InvalidError, match="no column 'nope'; there are offsets, "):
@@ -225,6 +225,22 @@ with rr.Engine(options()) as engine:
         assert base <= tensor.data_ptr() <= base + size, f"{name} was copied"
         np.testing.assert_array_equal(tensor.numpy(), batch.numpy(name))
     assert batch.torch("loss_mask").view(torch.bool).sum().item() == batch.numpy("loss_mask").sum()
+    tensors = batch.to_torch()
+    assert set(tensors) == set(batch.names)
+    assert tensors["turn_len"].data_ptr() == batch.torch("turn_len").data_ptr()
+    del tensors
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self): return len(batch)
+        def __getitem__(self, i): return views[i]
+    offsets = batch.numpy("offsets")
+    views = [batch.torch("tokens")[offsets[i]:offsets[i + 1]] for i in range(len(batch))]
+    loader = torch.utils.data.DataLoader(Rows(), batch_size=None, num_workers=2,
+                                         multiprocessing_context="fork")
+    assert [t.tolist() for t in loader] == [v.tolist() for v in views]
+    (part,) = batch.iter_microbatches(10**9)
+    assert part.to_torch()["tokens"].data_ptr() == batch.torch("tokens").data_ptr()
+    assert part.torch("cu_seqlens").tolist() == batch.numpy("cu_seqlens").tolist()
+    del loader, views, part, offsets
     batch.torch("advantage").fill_(3)
     assert batch[0].advantage == 3
     kept = batch.torch("tokens")[1:3]
@@ -345,6 +361,13 @@ def test_empty_batches_have_the_engines_columns():
 
     source = (ROOT / "relax" / "internal" / "batch" / "builder.go").read_text()
     codes = {"Int": 0, "Uint": 1, "Float": 2}
-    domains = {"PerToken": 0, "PerSeq": 1, "PerSeq1": 2, "PerSegment": 3, "PerByte": 4}
+    domains = {
+        "PerToken": 0,
+        "PerSeq": 1,
+        "PerSeq1": 2,
+        "PerSegment": 3,
+        "PerByte": 4,
+        "PerTurn": 5,
+    }
     added = re.findall(r'p\.add\("(\w+)", (\w+), (\d+), (\w+),', source)
-    assert [(n, codes[c], int(b), domains[d]) for n, c, b, d in added] == _COLUMNS
+    assert [(n, codes[c], int(b), domains[d]) for n, c, b, d in added] == COLUMNS

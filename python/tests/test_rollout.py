@@ -210,7 +210,7 @@ def test_log_lines_and_progress(open_engine, caplog, capsys):
     ends = [r.message for r in caplog.records if "event=accounting_end" in r.message]
     assert len(ends) == 1
     assert ends[0].startswith("AGENTIC ROLLOUT event=accounting_end rollout=0 groups=1 ")
-    assert "Rollout 0 generation: scored=2/2" in capsys.readouterr().err
+    assert "Rollout 0 generation: 100% 2/2 [" in capsys.readouterr().err
 
 
 def test_stats(open_engine):

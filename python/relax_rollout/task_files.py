@@ -1,0 +1,155 @@
+"""Files of tasks: JSON lines, JSON lists and Parquet, as trainers keep their prompts.
+
+May enter: paths and names of columns. Never: the engine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import InvalidError
+
+_SLICE = re.compile(r"^(?P<path>.+)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]$")
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Which columns of a row mean what."""
+
+    prompt: str = "input"
+    label: str | None = None
+    metadata: str = "metadata"
+    tools: str | None = None
+
+
+def read_rows(path: str) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a file, or of all files of a directory in the order of their names.
+
+    ``path@[a:b]`` takes a part, as slices of lists do.
+
+    Raises:
+        InvalidError: the file is missing, of another kind, or a row is no object; it names file and
+            line.
+    """
+    if part := _SLICE.match(path):
+        start, stop = (int(part[name]) if part[name] else None for name in ("start", "stop"))
+        if (start or 0) < 0 or (stop or 0) < 0:
+            return iter(list(_read(part["path"]))[start:stop])
+        return itertools.islice(_read(part["path"]), start, stop)
+    return _read(path)
+
+
+def _read(path: str) -> Iterator[dict[str, Any]]:
+    place = Path(path)
+    if place.is_dir():
+        files = sorted(f for f in place.iterdir() if f.suffix in _READERS)
+        if not files:
+            raise InvalidError(f"{path}: no file in it ends with {', '.join(_READERS)}")
+        for file in files:
+            yield from _read(str(file))
+        return
+    reader = _READERS.get(place.suffix)
+    if reader is None:
+        raise InvalidError(f"{path}: expected a name that ends with {', '.join(_READERS)}")
+    try:
+        yield from reader(place)
+    except OSError as err:
+        raise InvalidError(f"{path}: cannot be read: {err.strerror or err}") from err
+
+
+def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield _object(f"{path} line {number}", _parsed(f"{path} line {number}", line))
+
+
+def _json_list(path: Path) -> Iterator[dict[str, Any]]:
+    rows = _parsed(str(path), path.read_text(encoding="utf-8"))
+    if not isinstance(rows, list):
+        raise InvalidError(f"{path}: expected a list of objects, found {type(rows).__name__}")
+    for i, row in enumerate(rows):
+        yield _object(f"{path}[{i}]", row)
+
+
+def _parquet(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError as err:
+        raise InvalidError(
+            f"{path}: Parquet needs the package pyarrow: pip install 'relax-rollout[arrow]'"
+        ) from err
+    with parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(256):
+            yield from batch.to_pylist()
+
+
+_READERS = {".jsonl": _json_lines, ".json": _json_list, ".parquet": _parquet}
+
+
+def _parsed(where: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as err:
+        raise InvalidError(f"{where}: not JSON: {err}") from err
+
+
+def _object(where: str, row: Any) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise InvalidError(f"{where}: expected an object, found {type(row).__name__}")
+    return row
+
+
+# ---- what a row means ----------------------------------------------------------------------------
+
+
+def prompt_of(row: Mapping[str, Any], keys: Keys) -> Any:
+    """A row's prompt: what is under the prompt's key, else its ``messages`` or ``prompt``."""
+    for key in (keys.prompt, "messages", "prompt"):
+        if row.get(key) is not None:
+            return row[key]
+    raise InvalidError(
+        f"a row has no {keys.prompt!r}, 'messages' or 'prompt'; its columns are {sorted(row)}"
+    )
+
+
+def metadata_of(row: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    """A row's metadata with its tools and data source; a JSON text counts as what it says."""
+    metadata = row.get(keys.metadata) or {}
+    if isinstance(metadata, str):
+        metadata = _parsed(f"metadata under {keys.metadata!r}", metadata)
+    if not isinstance(metadata, Mapping):
+        found = type(metadata).__name__
+        raise InvalidError(f"metadata under {keys.metadata!r}: expected an object, found {found}")
+    out = dict(metadata)
+    for key, column in (("tools", keys.tools), ("data_source", "data_source")):
+        if column and row.get(column) is not None:
+            out.setdefault(key, row[column])
+    return out
+
+
+def task_of(row: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    """A row as a task of the engine.
+
+    The label goes into the metadata under its own name. A row without metadata gives all its other
+    columns as metadata.
+
+    >>> task_of({"input": "2 + 3", "answer": 5}, Keys())
+    {'messages': [{'role': 'user', 'content': '2 + 3'}], 'metadata': {'answer': 5}}
+    """
+    prompt = prompt_of(row, keys)
+    if isinstance(prompt, str):
+        prompt = [{"role": "user", "content": prompt}]
+    metadata = metadata_of(row, keys)
+    if row.get(keys.metadata) is None:
+        used = {keys.prompt, keys.metadata, keys.tools, "messages", "prompt"}
+        metadata.update({k: v for k, v in row.items() if k not in used})
+    elif keys.label and row.get(keys.label) is not None:
+        metadata.setdefault(keys.label, row[keys.label])
+    return {"messages": list(prompt), "metadata": metadata}
