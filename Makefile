@@ -45,6 +45,7 @@ GOSOURCES := $(shell find relax capi -name '*.go' -not -name '*_test.go' -o -pat
 STAMP     := $(VENV)/.installed
 FETCHED   := $(CACHE)/checkpoints/.fetched
 SDKS      := $(CACHE)/node/.fetched
+QUEUE     := $(CACHE)/transferqueue/.installed
 CODERS    := $(CACHE)/clis/.fetched
 
 .PHONY: help
@@ -78,6 +79,12 @@ $(RUST): $(SHIM)/examples/direct.rs $(TOKLIB)
 $(STAMP): python/requirements-dev.lock | tools
 	$(PYTHON) -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -r python/requirements-dev.lock
+	@touch $@
+
+# The real TransferQueue with torch and Ray: three gigabytes to download, for one test.
+$(QUEUE): python/requirements-transferqueue.lock | tools
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir --retries 10 -r $<
 	@touch $@
 
 # Tokenizers of real models, for the tests alone. None is committed.
@@ -153,6 +160,11 @@ test-c: lib
 .PHONY: test-python
 test-python: lib $(STAMP) $(FETCHED) $(SDKS) $(CODERS)
 	cd python && CC="$(CC)" GO="$(GO)" $(PY) -m pytest -q
+
+# The one test that needs the real TransferQueue. CI runs it behind `make test`.
+.PHONY: test-queue
+test-queue: lib $(STAMP) $(QUEUE)
+	cd python && RELAX_TRANSFERQUEUE_PYTHON=$(dir $(QUEUE))bin/python $(PY) -m pytest -q tests/test_real_transfer_queue.py
 
 # Benchmarks once each: they must run, their numbers are not judged here.
 .PHONY: test-bench
