@@ -114,14 +114,16 @@ deps: $(CACHE)/.modules $(TOKLIB) $(STAMP) $(FETCHED) $(SDKS) $(CODERS)
 
 # ---- what is built --------------------------------------------------------------------------
 
+# Both are put in place in one step: engines that run use them.
 $(LIB): $(GOSOURCES) $(TOKLIB) $(CACHE)/.modules
 	$(GO) build -buildmode=c-shared -trimpath \
 	  -ldflags '-s -w -X main.version=$(VERSION) -extldflags=-Wl,--version-script=$(ROOT)/capi/relax.map' \
-	  -o $@ ./capi
-	@rm -f $(LIB:.so=.h)
+	  -o $@.new ./capi
+	@rm -f $@.h && mv $@.new $@
 
 $(INIT): $(GOSOURCES) $(CACHE)/.modules
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@ ./relax/internal/agent/agentinit
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $@.new ./relax/internal/agent/agentinit
+	@mv $@.new $@
 
 .PHONY: lib
 lib: $(LIB) $(INIT)

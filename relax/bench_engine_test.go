@@ -310,7 +310,7 @@ func BenchmarkStep(b *testing.B) {
 		b.Fatal(err)
 	}
 	cfg.AgentCommand, cfg.AgentEnv = "exec "+bash+" "+strconv.Quote(script), nil
-	cfg.AgentSupervisor = builtSupervisor()
+	cfg.AgentSupervisor = builtSupervisor(b)
 	cfg.RolloutBatchSize, cfg.NSamplesPerPrompt = groups, samples
 	e := openEngine(b, cfg)
 	b.ResetTimer()
@@ -324,15 +324,16 @@ func BenchmarkStep(b *testing.B) {
 	b.ReportMetric(float64(b.N*groups*samples)/b.Elapsed().Seconds(), "sessions/s")
 }
 
-// builtSupervisor is the agent supervisor that make lib built; without it, "", the test binary is its own,
-// which takes longer to start.
-func builtSupervisor() string {
-	path, err := filepath.Abs(filepath.Join("..", "python", "relax_rollout", "bin", "relax-agent-init"))
+// builtSupervisor is a copy of the agent supervisor that make lib built, which may be built anew meanwhile;
+// without it, "", the test binary is its own, which takes longer to start.
+func builtSupervisor(b *testing.B) string {
+	program, err := os.ReadFile(filepath.Join("..", "python", "relax_rollout", "bin", "relax-agent-init"))
 	if err != nil {
 		return ""
 	}
-	if _, err := os.Stat(path); err != nil {
-		return ""
+	path := filepath.Join(b.TempDir(), "relax-agent-init")
+	if err := os.WriteFile(path, program, 0o700); err != nil {
+		b.Fatal(err)
 	}
 	return path
 }
@@ -352,12 +353,17 @@ func pollStep(b *testing.B, e *Engine, rollout int64) (r StepReport) {
 	if err := e.StartRollout(rollout); err != nil {
 		b.Fatal(err)
 	}
+	var line []byte
 	for {
 		ev, err := e.Poll(context.Background())
 		if err != nil {
 			b.Fatal(err)
 		}
 		switch ev.Kind {
+		case EventLog:
+			line = ev.Data
+		case EventTasksNeeded: // a Group was dropped
+			b.Fatalf("a replacement is needed; the last line was %s", line)
 		case EventBatch:
 			ev.Batch.Release()
 		case EventStepEnd:

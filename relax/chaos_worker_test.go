@@ -145,7 +145,10 @@ func (w *workerProcess) start() error {
 		_ = cmd.Wait()
 		return fmt.Errorf("worker at %s did not start: %w", w.spec.Addr, err)
 	}
-	w.cmd, w.stdin, w.url, w.stopped = cmd, stdin, strings.TrimSpace(line), false
+	w.cmd, w.stdin, w.stopped = cmd, stdin, false
+	if w.url == "" { // it keeps its address
+		w.url = strings.TrimSpace(line)
+	}
 	return nil
 }
 
