@@ -157,7 +157,7 @@ func TestK5ExitCodeAndLogTail(t *testing.T) {
 func TestK6TerminateThenKill(t *testing.T) {
 	g := newGang(t)
 	cfg := testConfig(t, g.script(`(trap 'echo child told' TERM; echo child >&9; `+forever+`) & trap 'echo leader told' TERM; echo leader >&9; `+forever))
-	cfg.KillGrace = 300 * time.Millisecond
+	cfg.KillGrace = 3 * time.Second
 	p := start(t, newLauncher(t, cfg))
 	g.await(t, "leader", "child")
 	p.Terminate()
