@@ -175,7 +175,8 @@ relax_status relax_start_eval(relax_engine *engine, int64_t rollout_id, relax_st
                               relax_error *err);
 /* Says that the trainer took the rows of a partition: the rollout they belong to, as the column
  * partition has it. Only a fully asynchronous engine needs it: max_staleness counts from the
- * oldest partition that was not taken. (since ABI 1.2) */
+ * oldest partition that was not taken. RELAX_ERR_STATE: it still owes Groups, or no rollout has
+ * opened it. (since ABI 1.2) */
 relax_status relax_consumed(relax_engine *engine, int64_t partition, relax_error *err);
 /* Next event. Waits at most timeout_ms (0: not at all; values over 1000 count as 1000 so that
  * the host can run its signal handlers; negative ones are RELAX_ERR_INVALID). */

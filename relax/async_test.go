@@ -78,6 +78,10 @@ func TestFullyAsyncPartitions(t *testing.T) {
 	}
 	r = finishStep(t, e, func(Event) {})
 	check(r, []int64{0, 1}, PartitionReport{ID: 0, Groups: 1, Complete: true}, PartitionReport{ID: 1, Groups: 1, Debt: 1})
+	// One Group began in the step before; one that began in this step may pay the older partition.
+	if m := r.report.Metrics; m["rollout/staleness/min"] != 0 || m["rollout/staleness/max"] != 1 {
+		t.Errorf("staleness from %v to %v", m["rollout/staleness/min"], m["rollout/staleness/max"])
+	}
 	if err := e.Resume(); err != nil {
 		t.Fatal(err)
 	}
@@ -85,6 +89,9 @@ func TestFullyAsyncPartitions(t *testing.T) {
 	p.set(0, 0)
 	r = runStep(t, e, 2, nil)
 	check(r, []int64{1}, PartitionReport{ID: 1, Groups: 1, Complete: true})
+	if m := r.report.Metrics; m["rollout/staleness/max"] != 1 {
+		t.Errorf("staleness %v", m["rollout/staleness/max"])
+	}
 	if a := r.report.Accounting.Groups; r.report.Debt != 0 || a.Carried != 0 || a.CarriedIn != 1 || a.Started != 0 {
 		t.Errorf("final backfill: %+v", r.report)
 	}
@@ -116,11 +123,19 @@ func TestStepsWaitForTheTrainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, func() bool { return counts(e).Ready == 2 }) // they have asked, and get no lease
-	if w := findWait(t, e, "consumed"); w.Count != 1 || !strings.Contains(w.Owner, "partition 0") {
+	if err := e.core.do(func() error { e.core.step.started = time.Now().Add(-time.Hour); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if w := findWait(t, e, "consumed"); w.Count != 1 || w.OldestSeconds < 3600 || !strings.Contains(w.Owner, "partition 0") {
 		t.Errorf("waits = %+v", readStats(t, e).Waits)
 	}
 	if s := readStats(t, e); s.Requests.Lease != 2 || s.Groups.Ready != 2 || s.Requests.Backend != 0 {
 		t.Errorf("stats = %+v", s)
+	}
+	for partition, want := range map[int64]string{2: "owes 2 groups", 3: "no rollout"} {
+		if err := e.Consumed(partition); !errors.Is(err, ErrState) || !strings.Contains(err.Error(), want) {
+			t.Errorf("consumed %d: %v, want %q", partition, err, want)
+		}
 	}
 	if err := e.Consumed(0); err != nil {
 		t.Fatal(err)
@@ -145,13 +160,42 @@ func TestAnAsyncBatchThatCannotBeBuilt(t *testing.T) {
 	}})
 	submit(t, e, task(agentTask{}))
 	r := runStep(t, e, 0, nil)
-	if r.report.Debt != 1 || !slices.Equal(r.report.Partitions, []PartitionReport{{ID: 0, Debt: 1}}) {
+	if r.report.Debt != 1 || !slices.Equal(r.report.Partitions, []PartitionReport{{ID: 0, Debt: 1, Short: true}}) {
 		t.Errorf("report = %+v", r.report)
 	}
 	full = false
 	submit(t, e, task(agentTask{}))
 	if r := runStep(t, e, 1, nil); r.report.Groups != 1 || !r.report.Partitions[0].Complete {
 		t.Errorf("report = %+v", r.report)
+	}
+}
+
+// A partition that tasks ran out for is never waited for, and a warning says that it ends.
+func TestAsyncTasksRunOut(t *testing.T) {
+	t.Parallel()
+	e, p := asyncEngine(t, 9)
+	p.set(0, 0)
+	submit(t, e, asking("short", agentTask{}))
+	end := func(ev Event) {
+		if err := e.Reply(ev.ID, []byte(`{"tasks": [], "end": true}`)); err != nil {
+			t.Error(err)
+		}
+	}
+	r := runStep(t, e, 0, end)
+	if !slices.Equal(r.report.Partitions, []PartitionReport{{ID: 0, Groups: 1, Debt: 1, Short: true}}) {
+		t.Errorf("report = %+v", r.report)
+	}
+	if !slices.ContainsFunc(r.logs, func(l string) bool { return strings.Contains(l, "missing_groups=1") }) {
+		t.Errorf("no warning in %q", r.logs)
+	}
+	for step := range int64(3) {
+		submit(t, e, asking("short", agentTask{}), asking("short", agentTask{}))
+		if r := runStep(t, e, 1+step, nil); !r.report.Partitions[0].Complete {
+			t.Errorf("report = %+v", r.report)
+		}
+		if err := e.Consumed(1 + step); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

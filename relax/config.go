@@ -170,13 +170,16 @@ type Config struct {
 	GroupRM bool `json:"group_rm"`
 	// CustomAdvantage makes the engine ask (EventAdvantage) for the training credit of each
 	// context. Sessions that export several contexts need it. Rewards are then not normalised and
-	// need not exist; they are asked for only if GroupRM is set.
+	// need not exist; they are asked for only if GroupRM is set. A Group it filters is made up for,
+	// unbounded by design as with DynamicSamplingFilter.
 	CustomAdvantage bool `json:"custom_advantage"`
 	// DynamicSamplingFilter is a built-in filter of Groups whose credit is known, empty for none:
 	// "check_reward_nonzero_std" takes out those whose Sessions all have one reward. The step makes
-	// up for a Group that was filtered.
+	// up for a Group that was filtered: one whose Groups are all filtered goes on until tasks run out,
+	// unbounded by design, with a warning after every 100 in a row.
 	DynamicSamplingFilter string `json:"dynamic_sampling_filter"`
-	// CustomFilter makes the engine ask (EventFilter) whether to train on a Group.
+	// CustomFilter makes the engine ask (EventFilter) whether to train on a Group; what is filtered is
+	// made up for as with DynamicSamplingFilter.
 	CustomFilter bool `json:"custom_filter"`
 	// AdvantageEstimator is the trainer's; it says how rewards are normalised within a Group and
 	// whether credit for each turn is allowed: "grpo" (default), "gspo", "sapo" and "cispo" subtract

@@ -118,6 +118,7 @@ func TestInvalidCombinationsAreRefused(t *testing.T) {
 			"max_staleness, advantage_estimator", "needs 0"},
 		{"two at once", func(c *Config) { c.FullyAsync, c.UseDynamicGlobalBatchSize = true, true },
 			"num_rollout, fully_async", "option use_dynamic_global_batch_size"},
+		{"negative GPUs", func(c *Config) { c.RolloutNumGPUs = -1 }, "rollout_num_gpus", "zero or a positive"},
 		{"negative retries", func(c *Config) { c.AgentRetries = -1 }, "agent_retries", "zero or a positive"},
 		{"negative staleness", func(c *Config) { c.MaxStaleness = -1 }, "max_staleness", "zero or a positive"},
 		{"negative capacity", func(c *Config) { c.AgenticEvalConcurrency = -1 }, "agentic_eval_concurrency", "zero or a positive"},
@@ -171,7 +172,7 @@ func TestDefaults(t *testing.T) {
 	if r.schedule.AgentTimeout != 30*time.Minute || r.killGrace != 5*time.Second || !r.inherit {
 		t.Errorf("times %+v, %s", r.schedule, r.killGrace)
 	}
-	if r.sampling.Temperature != 0.5 || r.sampling.TopP != 1 || r.sampling.TopK != -1 || !r.credit.Mean || r.credit.Std {
+	if r.sampling.Temperature != 0.5 || r.sampling.TopP != 1 || r.sampling.TopK != -1 || !r.credit.Normalization.Mean || r.credit.Normalization.Std {
 		t.Errorf("sampling %+v, credit %+v", r.sampling, r.credit)
 	}
 	if r.kwargs.Kind() != canon.Object {

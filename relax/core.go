@@ -70,24 +70,26 @@ type core struct {
 	train rules // of train Groups
 
 	// Owned by the loop.
-	machine   *schedule.Machine
-	actions   []schedule.Action // decided, not carried out yet
-	acting    bool              // an apply is carrying them out
-	groups    map[schedule.GroupID]*group
-	tickets   map[schedule.RequestID]*ticket
-	recalls   []string     // rids of attempts that are wanted back, until apply ends
-	pauses    []chan error // pauses that wait for their Quiet; each holds one value
-	tasks     []Task
-	step      *stepState // until its step end is reported; Groups may go on without one
-	books     ledger     // of train Groups
-	debts     debts
-	totals    totals
-	strays    []*group // dropped while no step was open; their traces go with the next one's
-	asks      map[uint64]openAsk
-	nextAsk   uint64
-	lifecycle admission.Lifecycle
-	batches   uint64
-	heard     time.Time // last event of the open step
+	machine *schedule.Machine
+	actions []schedule.Action // decided, not carried out yet
+	acting  bool              // an apply is carrying them out
+	groups  map[schedule.GroupID]*group
+	tickets map[schedule.RequestID]*ticket
+	recalls []string     // rids of attempts that are wanted back, until apply ends
+	pauses  []chan error // pauses that wait for their Quiet; each holds one value
+	tasks   []Task
+	step    *stepState // until its step end is reported; Groups may go on without one
+	books   ledger     // of train Groups
+	debts   debts
+	totals  totals
+	strays  []stray // of what ended while no step was open; they go with the next one's
+	// filteredRun counts the train Groups that filters took out since they kept one.
+	filteredRun int
+	asks        map[uint64]openAsk
+	nextAsk     uint64
+	lifecycle   admission.Lifecycle
+	batches     uint64
+	heard       time.Time // last event of the open step
 }
 
 // A generator is the backend as a turn needs it: a [sglang.Client], or a stand-in in benchmarks.

@@ -68,6 +68,9 @@ type scoreSession struct {
 	// Reward is what the agent wrote, null if it is to be scored.
 	Reward json.RawMessage `json:"reward"`
 	Status string          `json:"status"`
+	// Length counts the tokens of that context, PromptLen those before the first response.
+	Length    int `json:"length"`
+	PromptLen int `json:"prompt_len"`
 }
 
 // status says how the context's last turn ended.
@@ -91,7 +94,8 @@ func scoreRequest(g *group) any {
 	}
 	for _, s := range g.sessions {
 		e := s.representative()
-		entry := scoreSession{SessionID: s.id, Name: e.name, Metadata: e.metadata, Status: e.status()}
+		entry := scoreSession{SessionID: s.id, Name: e.name, Metadata: e.metadata, Status: e.status(),
+			Length: e.lineage.Len, PromptLen: e.lineage.PromptLen}
 		if r := s.reward(); r != nil {
 			entry.Reward = r.raw
 		}
@@ -164,12 +168,7 @@ func (c *core) credit(g *group) {
 	if !ok {
 		return
 	}
-	estimator, err := c.cfg.estimator()
-	if err != nil {
-		c.fail(g, reasonReward, err.Error())
-		return
-	}
-	advantages, err := estimator.Normalization.Advantages(rewards)
+	advantages, err := c.cfg.credit.Normalization.Advantages(rewards)
 	if err != nil {
 		c.fail(g, reasonReward, fmt.Sprintf("group %s: %v", g.name(), err))
 		return
@@ -340,10 +339,7 @@ func (c *core) readAdvantages(g *group, given [][]json.RawMessage) ([][]credit.V
 	if len(given) != len(g.sessions) {
 		return nil, fmt.Errorf("advantages for %d sessions, group %s has %d", len(given), g.name(), len(g.sessions))
 	}
-	estimator, err := c.cfg.estimator()
-	if err != nil {
-		return nil, err
-	}
+	estimator := &c.cfg.credit
 	out := make([][]credit.Value, len(given))
 	for i, s := range g.sessions {
 		if len(given[i]) != len(s.results) {

@@ -38,6 +38,18 @@ func (c *core) filtered(g *group, reason schedule.Reason, cause string) {
 	c.apply(c.machine.GroupFiltered(time.Now(), g.id, reason, cause))
 }
 
+// filterWarning is after how many filtered Groups in a row a warning says so, again and again.
+const filterWarning = 100
+
+// noteFiltered counts a filtered Group. A step makes up for it without end, so somebody must hear of
+// a filter that keeps nothing.
+func (c *core) noteFiltered(reason schedule.Reason) {
+	if c.filteredRun++; c.filteredRun%filterWarning == 0 {
+		c.log(observe.Status(observe.Warning, "Filters keep no group: the step starts others until they do",
+			observe.F("filtered_in_a_row", c.filteredRun), observe.F("newest_reason", string(reason))))
+	}
+}
+
 // filterContext is one context as a filter hook sees it.
 type filterContext struct {
 	Name     *string                    `json:"name"` // null for an implicit export
@@ -49,8 +61,11 @@ type filterContext struct {
 	TurnAdvantages []float32 `json:"turn_advantages,omitempty"`
 	Turns          int       `json:"turns"`
 	// ResponseLen counts tokens with loss mask 1.
-	ResponseLen int    `json:"response_len"`
-	Status      string `json:"status"`
+	ResponseLen int `json:"response_len"`
+	// Length counts all tokens, PromptLen those before the first response.
+	Length    int    `json:"length"`
+	PromptLen int    `json:"prompt_len"`
+	Status    string `json:"status"`
 }
 
 // filterRequest is the Data of an EventFilter.
@@ -82,6 +97,7 @@ func (e *export) filterContext(given credit.Credit) filterContext {
 	out := filterContext{
 		Metadata: e.metadata, Reward: json.RawMessage("null"), Advantage: given.Number,
 		Turns: e.lineage.Turns, ResponseLen: e.lineage.Trained, Status: e.status(),
+		Length: e.lineage.Len, PromptLen: e.lineage.PromptLen,
 	}
 	if e.name != "" {
 		out.Name = &e.name

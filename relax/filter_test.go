@@ -156,6 +156,37 @@ func TestFilterHook(t *testing.T) {
 	}
 }
 
+// A filter that keeps nothing is heard of, again after every so many Groups; one that is kept starts
+// the count anew.
+func TestFiltersThatKeepNothingWarn(t *testing.T) {
+	t.Parallel()
+	cfg := filterConfig(t)
+	cfg.CustomFilter = true
+	e := openEngine(t, cfg)
+	if err := e.core.do(func() error { e.core.filteredRun = filterWarning - 1; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	submit(t, e, task(agentTask{}), task(agentTask{}), task(agentTask{}))
+	keep := []string{`{"keep":false}`, `{"keep":false}`, `{"keep":true}`}
+	r := runStep(t, e, 0, func(ev Event) {
+		replyOnce(t, e, keep[0])(ev)
+		keep = keep[1:]
+	})
+	warnings := 0
+	for _, l := range r.logs {
+		if strings.Contains(l, "Filters keep no group") {
+			warnings++
+		}
+	}
+	run := -1
+	if err := e.core.do(func() error { run = e.core.filteredRun; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if warnings != 1 || run != 0 {
+		t.Errorf("%d warnings, a run of %d, report %+v", warnings, run, r.report)
+	}
+}
+
 // A reward model for Groups judges Sessions that have a reward, too.
 func TestGroupRewardModelOverwrites(t *testing.T) {
 	t.Parallel()

@@ -35,6 +35,7 @@ type group struct {
 	stats        []observe.RowStat
 	reason       schedule.Reason // why it was dropped, "" if it was not
 	cause        string
+	droppedAt    time.Time
 	// When its scoring began, and it was delivered, for traces; zero if not.
 	scoringAt, deliveredAt time.Time
 }
@@ -168,6 +169,9 @@ func (c *core) startSession(g *group, seq, try int) {
 // (agent_retries). What that one sampled is dropped.
 func (c *core) startAgain(g *group, again schedule.StartSession) {
 	old := g.sessions[again.Ref.Seq]
+	if old.ended == (ending{}) { // it ended well, but too early
+		old.ended = ending{again.Reason, old.explain(again.Cause)}
+	}
 	books := c.ledgerOf(g)
 	books.drop(reasonRetried, 0, 0, old.sampled(), old.ended.cause)
 	books.drops[reasonRetried].show(old.example(old.ended.cause))
@@ -209,7 +213,7 @@ func sessionInput(t Task) []byte {
 }
 
 func (c *core) dropGroup(g *group, drop schedule.Drop) {
-	g.reason, g.cause, g.rows, g.stats = drop.Reason, drop.Cause, nil, nil
+	g.reason, g.cause, g.rows, g.stats, g.droppedAt = drop.Reason, drop.Cause, nil, nil, time.Now()
 	for seq, s := range g.sessions {
 		if seq == drop.Late {
 			g.cause = s.explain(drop.Cause)
@@ -226,6 +230,7 @@ func (c *core) dropGroup(g *group, drop schedule.Drop) {
 	case isFiltered(drop.Reason):
 		c.log(observe.Status(observe.Info, "Filtered 1 group",
 			observe.F("group", g.name()), observe.F("reason", string(drop.Reason)), observe.F("cause", g.cause)))
+		c.noteFiltered(drop.Reason)
 	default:
 		c.log(observe.Status(observe.Error, "Dropped 1 group",
 			observe.F("group", g.name()), observe.F("reason", string(drop.Reason)), observe.F("cause", g.cause)))

@@ -2,6 +2,7 @@ package relax
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/agent"
@@ -54,7 +55,7 @@ func (s *session) standBack(failed error, pause time.Duration) bool {
 	if first {
 		c.post(func() {
 			c.log(observe.Status(observe.Warning, "An agent could not be started for now and is started again later",
-				observe.F("group", s.group.name()), observe.F("session", s.ref.Seq), observe.F("cause", failed.Error())))
+				observe.F("group", s.group.name()), observe.F("session", s.ref.Seq), observe.F("cause", s.discreet(failed.Error()))))
 		})
 	}
 	timer := time.NewTimer(pause)
@@ -66,6 +67,9 @@ func (s *session) standBack(failed error, pause time.Duration) bool {
 		return false
 	}
 }
+
+// discreet is a text without the Session's credential, for logs while that is good.
+func (s *session) discreet(text string) string { return strings.ReplaceAll(text, s.id, "session-…") }
 
 // mostAgents is how many agents may be alive at a time, as far as options tell: datasets of an Eval
 // are not known yet, so it counts only if agentic_eval_concurrency is set, with one sample a prompt.

@@ -32,6 +32,21 @@ func (f *flow) add(b Balance) {
 	f.delivered += b.Delivered
 }
 
+// Reasons of filters are the host's words: what comes behind so many different ones is counted as
+// otherReason.
+const (
+	mostReasons = 200
+	otherReason = "other"
+)
+
+// reason is the name under which a reason is counted.
+func (t *totals) reason(name string) string {
+	if _, known := t.droppedGroups[name]; known || len(t.droppedGroups) < mostReasons {
+		return name
+	}
+	return otherReason
+}
+
 // add counts a step that is over.
 func (t *totals) add(r *StepReport) {
 	if t.droppedGroups == nil {
@@ -48,9 +63,10 @@ func (t *totals) add(r *StepReport) {
 	t.sessions.add(r.Accounting.Sessions)
 	t.tokens.add(r.Accounting.Tokens)
 	for _, d := range r.Drops {
-		t.droppedGroups[d.Reason] += d.Groups
-		t.droppedSessions[d.Reason] += d.Sessions
-		t.droppedTokens[d.Reason] += d.Tokens
+		reason := t.reason(d.Reason)
+		t.droppedGroups[reason] += d.Groups
+		t.droppedSessions[reason] += d.Sessions
+		t.droppedTokens[reason] += d.Tokens
 	}
 }
 

@@ -122,6 +122,21 @@ func TestMetricsPage(t *testing.T) {
 	}
 }
 
+// Hooks choose reasons; the page does not grow with them for ever.
+func TestReasonsAreBounded(t *testing.T) {
+	t.Parallel()
+	var sums totals
+	for i := range 3 * mostReasons {
+		sums.add(&StepReport{Drops: []Drop{{Reason: fmt.Sprint("filtered:", i), Groups: 1, Tokens: 2}, {Reason: "filtered:0", Sessions: 1}}})
+	}
+	if n := len(sums.droppedGroups); n != mostReasons+1 || len(sums.droppedTokens) != n || len(sums.droppedSessions) != n {
+		t.Errorf("%d reasons", n)
+	}
+	if other := sums.droppedTokens[otherReason]; other != 2*2*mostReasons || sums.droppedSessions["filtered:0"] != 3*mostReasons {
+		t.Errorf("%d tokens for other reasons, %d sessions for the first", other, sums.droppedSessions["filtered:0"])
+	}
+}
+
 func TestMetricsPageShowsWhatWaits(t *testing.T) {
 	t.Parallel()
 	cfg := servedConfig(t)

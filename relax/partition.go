@@ -1,9 +1,11 @@
 package relax
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
+	"github.com/relax-rollout/relax-rollout/relax/internal/observe"
 	"github.com/relax-rollout/relax-rollout/relax/internal/schedule"
 )
 
@@ -23,7 +25,7 @@ func (d *debts) open(id int64) {
 	}
 }
 
-// pay books a Group into a partition and returns what it has now.
+// pay books a Group into a partition.
 func (d debts) pay(id int64) {
 	for i := range d {
 		if d[i].id == id {
@@ -55,12 +57,19 @@ type PartitionReport struct {
 	Debt int `json:"debt"`
 	// Complete: with this step's batch the trainer has all of it.
 	Complete bool `json:"complete"`
+	// Short: what it owes never comes, since tasks ran out or a batch could not be built. No step
+	// waits for the trainer to take it.
+	Short bool `json:"short,omitempty"`
 }
 
 // endPartition notes a partition that has everything it will get.
 func (c *core) endPartition(end schedule.EndPartition) {
 	c.debts.end(end.Partition)
 	c.step.ended = append(c.step.ended, end)
+	if end.Debt > 0 {
+		c.log(observe.Status(observe.Warning, "A partition ends before it is complete: no more tasks came",
+			observe.F("partition", end.Partition), observe.F("groups", end.Groups), observe.F("missing_groups", end.Debt)))
+	}
 }
 
 // partitions reports what the step did for the partitions of a fully-async run, oldest first.
@@ -70,7 +79,7 @@ func (c *core) partitions() []PartitionReport {
 	}
 	var out []PartitionReport
 	for _, end := range c.step.ended {
-		out = append(out, PartitionReport{ID: end.Partition, Debt: end.Debt, Complete: end.Debt == 0})
+		out = append(out, PartitionReport{ID: end.Partition, Debt: end.Debt, Complete: end.Debt == 0, Short: end.Debt > 0})
 	}
 	for _, open := range c.debts {
 		out = append(out, PartitionReport{ID: open.id, Debt: c.cfg.RolloutBatchSize - open.paid})
@@ -86,6 +95,9 @@ func (c *core) partitions() []PartitionReport {
 // consumed tells the schedule that the trainer took a partition.
 func (c *core) consumed(partition int64) error {
 	return c.do(func() error {
+		if err := c.machine.CheckConsumed(partition); err != nil {
+			return fmt.Errorf("%w: consumed: %w", ErrState, err)
+		}
 		c.apply(c.machine.Consumed(time.Now(), partition))
 		return nil
 	})

@@ -51,12 +51,13 @@ const (
 	EventBatch EventKind = 1
 	// EventStepEnd closes a rollout or an Eval; Data is a StepReport. Exactly one follows each
 	// StartRollout and StartEval, after the step's batch if it has one. Its "error" field is set when the
-	// step ended on the failure budget.
+	// step ended on the failure budget or a batch could not be built.
 	EventStepEnd EventKind = 2
 	// EventTasksNeeded asks for Data {"count": n} more tasks. Reply with
 	// {"tasks": [...], "end": bool}; "end" says that no more will come for this rollout.
 	EventTasksNeeded EventKind = 3
-	// EventScore asks for the rewards of Data {"group_id", "sessions": [...]} when
+	// EventScore asks for the rewards of Data {"group_id", "sessions": [{"session_id", "name",
+	// "metadata", "messages", "reward", "status", "length", "prompt_len"}, ...]} when
 	// Config.CustomRM is set. Reply with {"rewards": [number or object, ...]}, one for each
 	// session; rewards the agents wrote are kept, unless Config.GroupRM is set. {"error": text}
 	// drops the Group. Of Eval Groups Data also has "dataset".
@@ -74,8 +75,8 @@ const (
 	// {"advantages": null} filters the Group, {"error": text} drops it.
 	EventAdvantage EventKind = 7
 	// EventFilter asks whether to train on the Group of Data {"group_id", "sessions": [{"session_id",
-	// "reward", "contexts": [{"name", "metadata", "reward", "advantage", "turns", "response_len",
-	// "status"}, ...]}, ...]}, whose credit is known, when Config.CustomFilter is set. Reply with
+	// "reward", "contexts": [{"name", "metadata", "reward", "advantage", "turns", "length",
+	// "prompt_len", "response_len", "status"}, ...]}, ...]}, whose credit is known, when Config.CustomFilter is set. Reply with
 	// {"keep": bool, "reason": text}; the reason of a Group that is not kept is counted as
 	// rollout/dynamic_filter/drop_<reason>. {"error": text} drops it.
 	EventFilter EventKind = 8
@@ -111,7 +112,8 @@ func (e *Engine) StartEval(rolloutID int64, datasets []EvalDataset) error {
 	return e.core.startEval(rolloutID, datasets)
 }
 
-// Consumed says that the trainer took a partition of a fully-async run (max_staleness).
+// Consumed says that the trainer took a complete partition of a fully-async run (max_staleness); once
+// more changes nothing. [ErrState]: the partition still owes Groups, or no rollout has opened it.
 func (e *Engine) Consumed(partition int64) error { return e.core.consumed(partition) }
 
 // Poll returns the next event. It waits until there is one, ctx ends (ctx.Err()), or the

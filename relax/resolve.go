@@ -48,7 +48,7 @@ const (
 type resolved struct {
 	Config
 	schedule  schedule.Config
-	credit    credit.Normalization
+	credit    credit.Estimator
 	sampling  sglang.Sampling
 	kwargs    canon.Value
 	killGrace time.Duration
@@ -73,17 +73,16 @@ func resolve(cfg Config) (resolved, error) {
 	if err := checkChoices(&r.Config); err != nil {
 		return r, err
 	}
-	if _, err := r.estimator(); err != nil {
+	var err error
+	if r.credit, err = r.estimator(); err != nil {
 		return r, err
 	}
 	if r.SharedPrefixLoss == sharedFirst {
 		r.sharedLoss = forest.SharedFirst
 	}
-	kwargs, err := templateKwargs(r.ApplyChatTemplateKwargs)
-	if err != nil {
+	if r.kwargs, err = templateKwargs(r.ApplyChatTemplateKwargs); err != nil {
 		return r, err
 	}
-	r.kwargs = kwargs
 	r.killGrace = seconds(r.AgentKillGrace)
 	if r.disconnectGrace, err = wait("disconnect_grace", valueOr(r.DisconnectGrace, 5)); err != nil {
 		return r, err
@@ -95,10 +94,6 @@ func resolve(cfg Config) (resolved, error) {
 	r.schedule = r.scheduling()
 	if problems := schedule.Validate(r.schedule); len(problems) > 0 {
 		return r, scheduleError(problems)
-	}
-	r.credit = credit.Normalization{
-		Mean: valueOr(r.RewardsNormalization, true),
-		Std:  valueOr(r.GRPOStdNormalization, true),
 	}
 	r.sampling = sglang.Sampling{
 		Temperature: valueOr(r.RolloutTemperature, 1), TopP: valueOr(r.RolloutTopP, 1), TopK: valueOr(r.RolloutTopK, -1),
@@ -220,6 +215,7 @@ func checkNumbers(c *Config) error {
 		{"eval_max_context_len", float64(c.EvalMaxContextLen)},
 		{"moe_num_layers", float64(c.MoENumLayers)},
 		{"moe_router_topk", float64(c.MoERouterTopK)},
+		{"rollout_num_gpus", float64(c.RolloutNumGPUs)},
 		{"go_max_procs", float64(c.GoMaxProcs)},
 		{"arena_pool_bytes", float64(c.ArenaPoolBytes)},
 		{"arena_limit_bytes", float64(c.ArenaLimitBytes)},

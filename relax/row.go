@@ -83,8 +83,8 @@ func (s *session) row(e *export, given credit.Credit) batch.Row {
 	return row
 }
 
-// sampleIndex numbers the Session within the run, so that all its rows can be told apart from
-// those of others.
+// sampleIndex numbers the Session among those of training, or of a dataset of an Eval, so that all its
+// rows can be told apart from those of others.
 func (s *session) sampleIndex() int64 {
 	return int64(s.group.id)*int64(len(s.group.sessions)) + int64(s.ref.Seq)
 }

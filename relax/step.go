@@ -31,7 +31,8 @@ type stepState struct {
 	ended   []schedule.EndPartition
 	// over: the schedule has ended it, what is left is its batch. What happens now is booked in the
 	// next step.
-	over bool
+	over      bool
+	overSince time.Time
 	// tail is closed when the batches so far are out, nil if there was none.
 	tail chan struct{}
 }
@@ -93,8 +94,8 @@ func (c *core) takeOver(rollout int64) {
 			g.rollout = rollout
 		}
 	}
-	for _, g := range c.strays {
-		c.traces.put(g.traces(&rollout, string(g.reason), g.cause))
+	for _, traces := range c.strays {
+		c.traces.put(traces(&rollout))
 	}
 	c.strays = nil
 }
@@ -109,6 +110,7 @@ func (c *core) trainStep() *stepState {
 
 // scored reports that a Group's credit is known.
 func (c *core) scored(g *group) {
+	c.filteredRun = 0
 	if s := c.trainStep(); s != nil {
 		s.scored += len(g.sessions)
 		c.progress()
@@ -127,7 +129,7 @@ func (c *core) deliverGroup(g *group, partition int64) {
 		c.debts.pay(partition)
 	}
 	for i := range g.rows {
-		g.stats[i].Staleness += partition - g.rows[i].Partition // it was laid out in an earlier step
+		g.stats[i].Staleness += c.step.rollout - g.rows[i].Partition // it was laid out in an earlier step
 		g.rows[i].Partition = partition
 	}
 	c.progress()
@@ -167,7 +169,7 @@ type endedStep struct {
 
 func (c *core) endStep(end schedule.EndStep) {
 	s := c.step
-	s.over = true
+	s.over, s.overSince = true, time.Now()
 	if end.Eval {
 		c.endEval(end)
 		return
@@ -319,7 +321,7 @@ func (c *core) undeliver(e *endedStep, r *StepReport, err error) {
 		p := &r.Partitions[i]
 		p.Debt, p.Groups = p.Debt+p.Groups, 0
 		if p.Complete && p.Debt > 0 {
-			p.Complete = false
+			p.Complete, p.Short = false, true
 			c.apply(c.machine.Consumed(time.Now(), p.ID))
 		}
 	}

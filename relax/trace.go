@@ -130,25 +130,35 @@ func (s *session) judged(rollout *int64, reason, cause string) *observe.Trace {
 	return t
 }
 
-// traceDropped writes the traces of a dropped Group: with those of the open step, or of the next
-// one that is, whose books have it.
+// A stray gives the traces of something that ended, once it is known which step's they are; nil if
+// none's.
+type stray func(rollout *int64) []*observe.Trace
+
+// traceEnded writes traces of a Group with those of the open step, or of the next one that is, whose
+// books have it.
+func (c *core) traceEnded(g *group, traces stray) {
+	switch {
+	case c.traces == nil:
+	case g.origin == nil && c.trainStep() == nil:
+		c.strays = append(c.strays, traces)
+	default:
+		c.traces.put(traces(&c.step.rollout))
+	}
+}
+
+// traceDropped writes the traces of a dropped Group.
 func (c *core) traceDropped(g *group) {
-	if c.traces == nil {
-		return
-	}
-	if g.origin == nil && c.trainStep() == nil {
-		c.strays = append(c.strays, g)
-		return
-	}
-	c.traces.put(g.traces(&c.step.rollout, string(g.reason), g.cause))
+	c.traceEnded(g, func(rollout *int64) []*observe.Trace { return g.traces(rollout, string(g.reason), g.cause) })
 }
 
 // traceRetried writes the trace of a Session that is run again.
 func (c *core) traceRetried(g *group, s *session) {
-	rollout := c.rolloutOf(g)
-	if t := s.judged(&rollout, string(reasonRetried), s.ended.cause); t != nil {
-		c.traces.put([]*observe.Trace{t})
-	}
+	c.traceEnded(g, func(rollout *int64) []*observe.Trace {
+		if t := s.judged(rollout, string(reasonRetried), s.ended.cause); t != nil {
+			return []*observe.Trace{t}
+		}
+		return nil
+	})
 }
 
 // traceDelivered writes the traces of a step's delivered Groups, once it is known whether there
@@ -189,15 +199,21 @@ func (c *core) traceRest() {
 	for _, g := range c.groups {
 		groups = append(groups, g)
 	}
-	for _, g := range append(groups, c.strays...) {
+	put := func(traces []*observe.Trace) {
+		if c.traces.full() {
+			c.traces.drain()
+		}
+		c.traces.put(traces)
+	}
+	for _, traces := range c.strays {
+		put(traces(rollout))
+	}
+	for _, g := range groups {
 		reason, cause := string(g.reason), g.cause
 		if reason == "" {
 			reason, cause = reasonClosed, "the engine was closed"
 		}
-		if c.traces.full() {
-			c.traces.drain()
-		}
-		c.traces.put(g.traces(rollout, reason, cause))
+		put(g.traces(rollout, reason, cause))
 	}
 	c.traces.drain()
 }

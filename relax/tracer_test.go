@@ -64,6 +64,28 @@ func TestTraceQueueMakesRoom(t *testing.T) {
 	}
 }
 
+// What a Session had sampled that is run again between steps is in the next step's books, and so is
+// its trace.
+func TestTracesOfRetriesBetweenSteps(t *testing.T) {
+	t.Parallel()
+	cfg := traced(t)
+	e := openEngine(t, cfg)
+	g := &group{leased: make(chan struct{}), rules: &e.core.train}
+	s := &session{group: g, trace: &observe.Trace{SessionID: "first try"}, ended: ending{reasonExit, "exit 1"}}
+	if err := e.core.do(func() error { e.core.traceRetried(g, s); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	submit(t, e, task(agentTask{}))
+	runStep(t, e, 3, nil)
+	traces := readTraces(t, cfg, "rollout_3.jsonl")
+	if len(traces) != 2 || traces[0].SessionID != "first try" || traces[0].Outcome.Reason != string(reasonRetried) {
+		t.Errorf("traces = %+v", traces)
+	}
+	if files, err := os.ReadDir(cfg.TraceDir); err != nil || len(files) != 1 {
+		t.Errorf("files %v, %v", files, err)
+	}
+}
+
 // A line that an earlier run could not finish costs no trace of this one.
 func TestTracesBehindHalfALine(t *testing.T) {
 	t.Parallel()

@@ -66,16 +66,16 @@ func (c *core) waiting(now time.Time) []Wait {
 		if open.kind == EventTasksNeeded {
 			what = "tasks"
 		}
-		w.add(what, "the host: it has the event and owes Engine.Reply; unbounded", open.since)
+		w.add(what, "the host: it has the event and owes Engine.Reply; unbounded by design", open.since)
 	}
 	if counts.Stale {
-		w.add("consumed", fmt.Sprintf("the trainer: it has not taken partition %d (Engine.Consumed, max_staleness)", counts.Oldest), c.heard)
+		w.add("consumed", fmt.Sprintf("the trainer: it has not taken partition %d (Engine.Consumed, max_staleness); unbounded by design", counts.Oldest), c.step.started)
 	}
 	if counts.NotBefore.After(now) {
 		w.add("backoff", "a timer: several groups in a row died before all their sessions had asked", c.heard)
 	}
 	if c.step != nil && c.step.over {
-		w.add("batch", fmt.Sprintf("the batch is built; it waits for arena memory at most %s", memoryWait), c.heard)
+		w.add("batch", fmt.Sprintf("the batch is built; it waits for arena memory at most %s", memoryWait), c.step.overSince)
 	}
 	c.waitsOutside(w)
 	slices.SortFunc(w.list, func(a, b Wait) int { return strings.Compare(a.For+a.Owner, b.For+b.Owner) })
@@ -90,7 +90,7 @@ func (c *core) waitsOf(w *waits, g *group) {
 	}
 	switch {
 	case g.reason != "":
-		w.add("agent", "agents of dropped groups: they are being killed (agent_kill_grace)", g.began)
+		w.add("agent", "agents of dropped groups: they are being killed (agent_kill_grace)", g.droppedAt)
 	case !g.isLeased() && slices.ContainsFunc(g.sessions, func(s *session) bool { return !s.hasRequested() }):
 		w.add("first_request", "agents: not all sessions of the group have made a model request (agent_first_request_timeout)", g.began)
 	case g.isLeased() && g.scoringAt.IsZero():
@@ -104,7 +104,7 @@ func (c *core) waitOf(k *ticket, counts *schedule.Counts) (what, owner string) {
 	case k.admitting.Load():
 		return "admission", "a worker: its KV cache is promised to others (agentic_admission_max_wait_s)"
 	case k.at != "":
-		return "backend", "the backend; unbounded, a worker that answers nothing at all is given up"
+		return "backend", "the backend; unbounded by design, but a worker that answers nothing at all is given up"
 	case !g.isLeased():
 		return "lease", "the schedule: the group has no lease yet; unbounded by design"
 	case counts.Paused:

@@ -17,10 +17,12 @@ type StartEval struct {
 }
 
 // StartSession runs a failed Session of a Group from scratch (agent_retries). Nothing of its
-// earlier run is left. Try counts from 1.
+// earlier run is left. Try counts from 1; Reason and Cause say why it failed.
 type StartSession struct {
-	Ref SessionRef
-	Try int
+	Ref    SessionRef
+	Try    int
+	Reason Reason
+	Cause  string
 }
 
 // KillSession ends one Session's process; its Group lives on. Answer with SessionFailed.

@@ -116,6 +116,30 @@ func TestTasksRunOutInAnAsyncRun(t *testing.T) {
 	m.LastTasks(t0, 1)
 	arrive(m, 1, 11)
 	check(t, "nothing can pay the rest", finished(m, 1), "Score1 Deliver1 Forget1 EndPartition0 groups=1 debt=1 EndStep debt=1 failed=false")
+	for rollout := range int64(2) {
+		open(t, m, 1+rollout)
+		if m.Counts().Stale {
+			t.Fatalf("rollout %d waits until the trainer takes what it can never have", 1+rollout)
+		}
+		m.LastTasks(t0, 0)
+	}
+}
+
+func TestConsumedTooEarly(t *testing.T) {
+	m := New(asyncConfig())
+	if err := m.CheckConsumed(41); err != nil {
+		t.Errorf("of an earlier run: %v", err)
+	}
+	open(t, m, 0)
+	for partition, want := range map[int64]string{-1: "", 0: "owes 2 groups", 1: "no rollout has opened it"} {
+		err := m.CheckConsumed(partition)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("partition %d: %v, want %q", partition, err, want)
+		}
+	}
+	if err := New(solo(1, 1)).CheckConsumed(0); err != nil {
+		t.Errorf("without fully_async: %v", err)
+	}
 }
 
 func TestEvalRunsItsDatasetsOneByOne(t *testing.T) {

@@ -3,6 +3,7 @@ package schedule
 import (
 	"container/heap"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -54,6 +55,20 @@ func (m *Machine) stopTimer(s *session) {
 	}
 	s.alarm++
 	s.deadline = time.Time{}
+	if m.stopped++; m.stopped > len(m.timers)/2+fewTimers {
+		m.sweepTimers()
+	}
+}
+
+// fewTimers is how many stale timers are no matter.
+const fewTimers = 16
+
+// sweepTimers throws stale timers away. Each turn of a gate stops those of all leased Sessions, and
+// they would stay until they come up: agent_timeout later.
+func (m *Machine) sweepTimers() {
+	m.timers = slices.DeleteFunc(m.timers, func(t timer) bool { return t.stale() })
+	heap.Init(&m.timers)
+	m.stopped = 0
 }
 
 // runBudget lets a leased Session's active time run, if it may: the gate is open for it.

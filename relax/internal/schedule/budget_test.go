@@ -84,10 +84,33 @@ func TestRerunOfReadyGroup(t *testing.T) {
 	open(t, m, 0)
 	arrive(m, 1, 11)
 	arrive(m, 2, 12) // waits for its lease
-	check(t, "an agent leaves while it waits", m.SessionExported(t0, ref(2, 0)), "StartSession2/0 try 1")
+	left := m.SessionExported(t0, ref(2, 0))
+	check(t, "an agent leaves while it waits", left, "StartSession2/0 try 1")
+	if again := left[0].(StartSession); again.Reason != ReasonEarlyExit || !strings.Contains(again.Cause, "before its Group had a lease") {
+		t.Errorf("it is run again because of %q: %q", again.Reason, again.Cause)
+	}
 	check(t, "the lease waits for the new one", finished(m, 1)[:1], "Score1")
 	open(t, m, 1)
 	check(t, "until it asks", arrive(m, 2, 22), "Lease2 Pass22")
+}
+
+func TestTimersDoNotPileUp(t *testing.T) {
+	m := New(solo(1, 1))
+	m.QueueTasks(t0, 1)
+	open(t, m, 0)
+	arrive(m, 1, 11)
+	now := t0
+	for range 1000 {
+		now = now.Add(time.Millisecond)
+		m.Pause(now)
+		m.Resume(now)
+	}
+	if n := len(m.timers); n > 2*fewTimers+2 {
+		t.Errorf("%d timers of one session", n)
+	}
+	if want := now.Add(m.cfg.AgentTimeout); m.Deadline().Before(t0.Add(m.cfg.AgentTimeout)) || m.Deadline().After(want) {
+		t.Errorf("the next deadline is %s, want one of the session", m.Deadline())
+	}
 }
 
 func TestLateSessionIsRunAgain(t *testing.T) {

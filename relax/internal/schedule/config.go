@@ -69,11 +69,8 @@ type Config struct {
 
 // A Trainer is what [Validate] must know of the training side.
 type Trainer struct {
-	AdvantageEstimator  string // advantage_estimator
-	RoutingReplay       bool   // use_rollout_routing_replay
-	MaskOffPolicy       bool   // mask_offpolicy_in_partial_rollout
-	Colocate            bool   // colocate, without hybrid
-	NormalizeAdvantages bool   // normalize_advantages
+	AdvantageEstimator string // advantage_estimator
+	RoutingReplay      bool   // use_rollout_routing_replay
 }
 
 // backoffFree is how many Groups in a row may die before their barrier without a wait.

@@ -183,7 +183,7 @@ func (m *Machine) SessionFailed(now time.Time, ref SessionRef, reason Reason, ca
 		reason, cause = doomed.reason, doomed.cause
 	}
 	if g.active() && g.sessions[ref.Seq].tries < m.cfg.AgentRetries {
-		m.rerun(now, g, ref.Seq)
+		m.rerun(now, g, ref.Seq, fault{reason, cause})
 		return m.settle(now)
 	}
 	m.sessionGone(g, ref.Seq)
@@ -193,7 +193,7 @@ func (m *Machine) SessionFailed(now time.Time, ref SessionRef, reason Reason, ca
 }
 
 // rerun starts a Session from scratch in its Group. Before the lease the barrier waits for it.
-func (m *Machine) rerun(now time.Time, g *group, seq int) {
+func (m *Machine) rerun(now time.Time, g *group, seq int, why fault) {
 	s := &g.sessions[seq]
 	m.clear(s)
 	if s.requested {
@@ -202,7 +202,7 @@ func (m *Machine) rerun(now time.Time, g *group, seq int) {
 	tries, alarm := s.tries+1, s.alarm
 	*s = session{alive: true, tries: tries, alarm: alarm}
 	m.booksOf(g).Retries++
-	m.act(StartSession{Ref: SessionRef{g.id, seq}, Try: tries})
+	m.act(StartSession{Ref: SessionRef{g.id, seq}, Try: tries, Reason: why.reason, Cause: why.cause})
 	if g.phase == running {
 		s.left = m.cfg.AgentTimeout
 		m.runBudget(now, g, seq)

@@ -81,8 +81,27 @@ func (m *Machine) pay(p *partition) {
 
 func (m *Machine) endPartition(p *partition) {
 	m.partitions = slices.DeleteFunc(m.partitions, func(o *partition) bool { return o == p })
-	m.unconsumed = append(m.unconsumed, p.id)
+	if p.debt() == 0 { // else the trainer never has it to take
+		m.unconsumed = append(m.unconsumed, p.id)
+	}
 	m.act(EndPartition{Partition: p.id, Groups: p.accepted, Debt: p.debt()})
+}
+
+// CheckConsumed refuses a partition the trainer cannot have: one that still owes, or that no rollout
+// has opened yet. Of those before the first rollout nothing is known.
+func (m *Machine) CheckConsumed(partition int64) error {
+	if !m.cfg.FullyAsync {
+		return nil
+	}
+	for _, p := range m.partitions {
+		if p.id == partition {
+			return fmt.Errorf("partition %d still owes %d groups: it can be consumed once a step's report says that it is complete", p.id, p.debt())
+		}
+	}
+	if m.opened && partition > m.lastRollout {
+		return fmt.Errorf("partition %d: no rollout has opened it, the newest is %d", partition, m.lastRollout)
+	}
+	return nil
 }
 
 // endShort closes what nothing can pay any more.

@@ -99,7 +99,8 @@ type Machine struct {
 	eval      queue
 	protected int // live protected Sessions
 
-	timers timers
+	timers  timers
+	stopped int // timers that were stopped since stale ones were thrown away
 }
 
 // tally counts Groups, so that no decision has to look at all of them.

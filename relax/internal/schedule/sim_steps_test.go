@@ -78,7 +78,9 @@ func (w *world) endPartition(a EndPartition) {
 	}
 	w.open = slices.Delete(w.open, i, i+1)
 	w.ended = append(w.ended, a.Partition)
-	w.unconsumed = append(w.unconsumed, a.Partition)
+	if a.Debt == 0 {
+		w.unconsumed = append(w.unconsumed, a.Partition)
+	}
 }
 
 func (w *world) drop(g *simGroup, a Drop) {

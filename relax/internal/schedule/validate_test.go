@@ -16,7 +16,6 @@ var combinations = []struct {
 	{"plain", func(*Config) {}, "", ""},
 	{"partial", func(c *Config) { c.PartialRollout, c.MaxAborted = true, 2 }, "", ""},
 	{"async", func(c *Config) { c.FullyAsync, c.NumRollout, c.MaxStaleness = true, 9, 1 }, "", ""},
-	{"hybrid", func(c *Config) { c.FullyAsync, c.NumRollout, c.Trainer.Colocate = true, 9, false }, "", ""},
 	{"dynamic", func(c *Config) { c.PartialRollout, c.DynamicBatch, c.DataParallel, c.OverSampling = true, true, 2, 3 }, "", ""},
 	{"rloo", func(c *Config) { c.Trainer.AdvantageEstimator = "rloo" }, "", ""},
 	{"small capacity", func(c *Config) { c.Capacity = 1 }, "", ""},
@@ -37,8 +36,6 @@ var combinations = []struct {
 
 	{"both modes", func(c *Config) { c.PartialRollout, c.FullyAsync, c.NumRollout = true, true, 9 }, "partial_rollout", "exclude each other"},
 	{"async without an end", func(c *Config) { c.FullyAsync = true }, "num_rollout", "required by fully_async"},
-	{"async colocated", func(c *Config) { c.FullyAsync, c.NumRollout, c.Trainer.Colocate = true, 9, true }, "colocate", "use hybrid"},
-	{"async whitened", func(c *Config) { c.FullyAsync, c.NumRollout, c.Trainer.NormalizeAdvantages = true, 9, true }, "normalize_advantages", "exclude"},
 	{"async rloo", func(c *Config) { c.FullyAsync, c.NumRollout, c.Trainer.AdvantageEstimator = true, 9, "rloo" }, "advantage_estimator", "rloo and fully_async"},
 	{"async reinforce++", func(c *Config) {
 		c.FullyAsync, c.NumRollout, c.Trainer.AdvantageEstimator = true, 9, "reinforce_plus_plus_baseline"
@@ -90,7 +87,6 @@ func TestWarnings(t *testing.T) {
 		"":                                  func(*Config) {},
 		"over_sampling_batch_size":          func(c *Config) { c.OverSampling, c.Capacity = 3, 3 },
 		"partial_rollout_max_aborted_count": func(c *Config) { c.MaxAborted = 1 },
-		"mask_offpolicy_in_partial_rollout": func(c *Config) { c.Trainer.MaskOffPolicy = true },
 		"agentic_concurrency":               func(c *Config) { c.Capacity = 1 },
 	} {
 		cfg := testConfig()

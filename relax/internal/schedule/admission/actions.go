@@ -1,9 +1,6 @@
 package admission
 
-import (
-	"strconv"
-	"time"
-)
+import "time"
 
 // An Action is something the owner must do. The concrete types are in this file.
 type Action interface{ action() }
@@ -78,11 +75,9 @@ type Decision struct {
 	Reason                  Reason
 	// ReservationTokens are charged to the worker until the attempt lands.
 	ReservationTokens int
-	// OwnerEpoch is the number of the worker set in which the worker was first seen.
+	// OwnerEpoch is the number of the worker set in which the worker was first seen; with the ticket
+	// it names the reservation (case M11).
 	OwnerEpoch int
 	// Wait is how long the ticket was held.
 	Wait time.Duration
 }
-
-// LeaseID names the reservation: "<epoch>:<ticket>" (case M11).
-func (d *Decision) LeaseID() string { return strconv.Itoa(d.OwnerEpoch) + ":" + d.Ticket }

@@ -191,7 +191,11 @@ func TestM9UnusedLeaseExpiresAndUsedDoesNot(t *testing.T) {
 	m.Started(at(2), "used", "")
 	report(m, 599, "w")
 	check(t, "before", m.Tick(at(600.5)), "")
-	check(t, "after 600 s", m.Tick(at(601)), "!w")
+	after := m.Tick(at(601))
+	check(t, "after 600 s", after, "!w")
+	if text := after[0].(Warn).Text; strings.Contains(text, "unused") {
+		t.Errorf("%q has the ticket, and with it the Session's credential", text)
+	}
 	if l := m.Stats(at(601)).Ledgers[0]; l.Reserved != 300 {
 		t.Errorf("reserved %d, want that of the attempt at the backend", l.Reserved)
 	}

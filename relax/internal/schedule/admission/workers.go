@@ -121,8 +121,8 @@ func (m *Machine) expire(now time.Time) {
 	for _, t := range over {
 		m.sums.expired++
 		m.act(Warn{Worker: t.ledger.worker, Text: fmt.Sprintf(
-			"the reservation %s of session %s (%d tokens) was not used for %v and is given back",
-			t.decision.LeaseID(), t.decision.Session, t.decision.ReservationTokens, m.cfg.LeaseTTL)})
+			"a reservation of %d tokens was not used for %v and is given back", // ids of Sessions are credentials
+			t.decision.ReservationTokens, m.cfg.LeaseTTL)})
 		t.discharge()
 		t.state = expired
 		m.settle(t.ledger, now)

@@ -52,11 +52,11 @@ func TestDegradedCauses(t *testing.T) {
 	}
 }
 
-func TestM11LeaseIDAndOldEpoch(t *testing.T) {
+func TestM11OldEpoch(t *testing.T) {
 	m := withWorkers(t, "w")
 	g := ask(t, m, 0, "a", "w", 900)[0].(Grant)
-	if g.LeaseID() != "1:a" {
-		t.Errorf("lease %q", g.LeaseID())
+	if g.OwnerEpoch != 1 || g.Ticket != "a" {
+		t.Errorf("%+v", *g.Decision)
 	}
 	m.WorkerGone(at(1), "w")
 	report(m, 2, "w")
