@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__, run
+from .console import mute_stdout
 
 
 def _info() -> int:
@@ -71,8 +72,8 @@ def _trace(args: argparse.Namespace) -> int:
     try:
         status = _print_traces(args)
         sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        mute_stdout()
         return 0
     return status
 

@@ -479,7 +479,7 @@ class ColumnInfo(NamedTuple):
     """DLPack type code: 0 int, 1 uint, 2 float."""
     bits: int
     domain: int
-    """RELAX_DOM_*: 0 token, 1 row, 2 rows + 1, 3 segment, 4 bytes."""
+    """RELAX_DOM_*; see :class:`.columns.Domain`."""
 
     @property
     def typestr(self) -> str:

@@ -19,7 +19,7 @@ from .row import Row
 
 class Writer(Protocol):
     """A file that takes batches. Leaving the block gives it its name, also after an exception: what
-    was written is good."""
+    was written is good. Where nothing was, a file that has the name stays what it is."""
 
     def write(self, batch: Batch) -> None:
         """Appends a batch's rows."""
@@ -35,11 +35,13 @@ def open_writer(path: str) -> Writer:
     """A writer by the name's ending: ``.parquet`` or ``.jsonl``.
 
     Raises:
-        InvalidError: another ending, a directory that is not there, or Parquet without pyarrow.
+        InvalidError: another ending, a name that cannot be written, or Parquet without pyarrow.
     """
     target = Path(path)
     if not target.parent.is_dir():
         raise InvalidError(f"{path}: the directory {target.parent} is not there")
+    if target.is_dir():
+        raise InvalidError(f"{path}: it is a directory")
     if target.suffix == ".jsonl":
         return _JSONLines(target)
     if target.suffix == ".parquet":
@@ -53,6 +55,7 @@ class _File:
     def __init__(self, target: Path) -> None:
         self._target = target
         self._part = target.with_name(f"{target.name}.part")
+        self._rows = 0
 
     def _close(self) -> None:
         raise NotImplementedError
@@ -61,8 +64,10 @@ class _File:
         self, kind: type[BaseException] | None, err: BaseException | None, at: TracebackType | None
     ) -> None:
         self._close()
-        if self._part.exists():
+        if self._rows:
             self._part.replace(self._target)
+        else:
+            self._part.unlink(missing_ok=True)
 
 
 class _JSONLines(_File):
@@ -77,6 +82,7 @@ class _JSONLines(_File):
         """Appends a line for each row."""
         for row in batch:
             self._file.write(json.dumps(row_document(row), ensure_ascii=False) + "\n")
+            self._rows += 1
         self._file.flush()
 
     def _close(self) -> None:
@@ -84,10 +90,9 @@ class _JSONLines(_File):
 
 
 def row_document(row: Row) -> dict[str, Any]:
-    """A row as JSON: numbers that are not known are null."""
+    """A row as JSON, with all of its metadata: numbers that are not known are null."""
     return {
         "rollout_id": row.batch.rollout_id,
-        "group_id": row.group_id,
         "session_seq": row.session_seq,
         "sample_index": row.sample_index,
         "prompt_len": row.prompt_len,
@@ -143,6 +148,7 @@ class _Parquet(_File):
                 f"{', '.join(sorted(missing))}"
             )
         self._writer.write_table(table.select(self._writer.schema.names))
+        self._rows += len(batch)
 
     def _table(self, batch: Batch) -> Any:
         pa = self._arrow
@@ -158,5 +164,3 @@ class _Parquet(_File):
     def _close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-        else:
-            self._part.unlink(missing_ok=True)

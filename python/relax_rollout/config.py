@@ -7,10 +7,10 @@ import difflib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from .errors import ConfigError
+from .errors import ConfigError, shown
 
 
 def _option(doc: str) -> Any:
@@ -233,8 +233,8 @@ class Config:
     )
     reward_key: str | None = _option("Picks the primary reward when rewards are objects.")
     custom_rm: bool | None = _option(
-        "Whether the engine asks for rewards an agent did not write; set by Engine(score=...). "
-        "Without it a missing reward drops the Group. Default: False."
+        "Whether the engine asks for rewards an agent did not write; set by Hooks(reward=...) and "
+        "Engine(score=...). Without it a missing reward drops the Group. Default: False."
     )
     group_rm: bool | None = _option(
         "Whether it asks for the rewards of every Group, in the place of those agents wrote; set "
@@ -242,16 +242,17 @@ class Config:
     )
     custom_advantage: bool | None = _option(
         "Whether the engine asks for the training credit of each context; set by "
-        "Engine(advantage=...). Sessions that export several contexts need it. Rewards are then "
+        "Hooks(advantage=...). Sessions that export several contexts need it. Rewards are then "
         "asked for only with group_rm. Default: False."
     )
     dynamic_sampling_filter: str | None = _option(
         "A built-in filter of Groups whose credit is known: check_reward_nonzero_std takes out "
-        "those whose Sessions all have one reward. Default: none."
+        "those whose Sessions all have one reward. A step whose Groups are all filtered goes on "
+        "until tasks run out, with a warning after every 100 in a row. Default: none."
     )
     custom_filter: bool | None = _option(
-        "Whether the engine asks which Groups to train on; set by Hooks(filter=...). "
-        "Default: False."
+        "Whether the engine asks which Groups to train on; set by Hooks(filter=...). What is "
+        "filtered is made up for as with dynamic_sampling_filter. Default: False."
     )
     advantage_estimator: str | None = _option(
         "The trainer's: how rewards are normalised in a Group, and whether credit for each turn is "
@@ -360,6 +361,21 @@ def describe_options() -> Iterator[tuple[str, str, str]]:
         yield option.name, _kind(option), option.metadata["doc"]
 
 
+def environment(items: Iterable[object]) -> dict[str, str]:
+    """``KEY=VALUE`` items as ``agent_env``: split at the first =, the last of two wins.
+
+    >>> environment(["A=1", "B=x=y", "A=2"])
+    {'A': '2', 'B': 'x=y'}
+    """
+    out = {}
+    for item in items:
+        key, separator, value = str(item).partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(f"option agent_env: expected KEY=VALUE, found {item!r}", "agent_env")
+        out[key.strip()] = value
+    return out
+
+
 # ---- checks -------------------------------------------------------------------------------------
 
 
@@ -435,8 +451,7 @@ def _check_type(name: str, kind: str, value: object) -> None:
 
 
 def _found(value: object) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"
+    return f"{type(value).__name__} {shown(value)}"
 
 
 def _plain(value: Any) -> Any:

@@ -9,10 +9,16 @@ from __future__ import annotations
 import logging
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
+
+
+def mute_stdout() -> None:
+    """Sends stdout nowhere from here on: its reader is gone, as ``| head`` that has seen enough."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def log_event(logger: logging.Logger, data: Mapping[str, Any]) -> None:

@@ -97,7 +97,7 @@ class Engine:
         self._log = log or _LOGGER
         dump = ParquetDump.wanted(options, self._log)
         self._unread: deque[_lib.Slot] = deque()
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = {}
         self._lib = _lib.load()
         if not options.get("agent_supervisor"):
             options["agent_supervisor"] = _lib.find_supervisor()
@@ -295,22 +295,18 @@ class Engine:
 
     async def _readable(self, loop: asyncio.AbstractEventLoop, timeout: float | None) -> None:
         fd = self.fileno()
-        waiter = loop.create_future()
-        if not self._waiters:
-            loop.add_reader(fd, self._wake_waiters)
-        self._waiters.add(waiter)
+        waiter, waiters = loop.create_future(), self._waiters.setdefault(loop, set())
+        if not waiters:
+            loop.add_reader(fd, _wake, waiters)
+        waiters.add(waiter)
         try:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(waiter, timeout)
         finally:
-            self._waiters.discard(waiter)
-            if not self._waiters:
+            waiters.discard(waiter)
+            if not waiters:
                 loop.remove_reader(fd)
-
-    def _wake_waiters(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+                del self._waiters[loop]
 
     def reply(self, event: Event | int, answer: Mapping[str, Any]) -> None:
         """Answers an event that has an id. A refused reply leaves the event open."""
@@ -362,7 +358,8 @@ class Engine:
 
         Only ``fully_async`` needs it: no more than ``max_staleness`` rollouts are worked on ahead
         of the oldest complete partition that was not taken, so :meth:`rollout` waits for this call
-        where they would be.
+        where they would be. :class:`StateError`: the partition still owes groups, or no rollout
+        has opened it.
         """
         self._lib.consumed(self._handle, int64("consumed", "partition", partition))
 
@@ -416,6 +413,12 @@ class Engine:
 
     def __repr__(self) -> str:
         return f"<Engine {'closed' if self.closed else 'open'} {self._lib.path.name}>"
+
+
+def _wake(waiters: set[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
 
 
 def _close_quietly(library: _lib.Library, handle: int, hooks: HookLoop) -> None:

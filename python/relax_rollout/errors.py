@@ -17,6 +17,12 @@ FORK_CURE = (
 )
 
 
+def shown(value: object) -> str:
+    """A value as messages show it: long ones are cut."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 class RelaxError(Exception):
     """Base of all errors of this package."""
 

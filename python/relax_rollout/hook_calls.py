@@ -81,7 +81,7 @@ class _Inline:
     async def __call__(self, where: str, function: Callable[..., Any], argument: Any) -> Any:
         for attempt in range(self._hooks.retries + 1):
             try:
-                return _settled(where, function(_own(self._hooks, argument)))
+                return _settled(function(_own(self._hooks, argument)))
             except Exception as err:
                 if attempt == self._hooks.retries:
                     raise HookError(where, err) from err
@@ -89,11 +89,11 @@ class _Inline:
         raise AssertionError("unreachable")
 
 
-def _settled(where: str, value: Any) -> Any:
+def _settled(value: Any) -> Any:
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()
-        raise InvalidError(f"{where} it returned an awaitable: declare it with `async def`".strip())
+        raise InvalidError("it returned an awaitable: declare it with `async def`")
     return value
 
 
@@ -178,6 +178,7 @@ class HookLoop:
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
+        if self._thread is None or self._thread.ident is None:  # Ctrl-C may come before it starts
             self._thread = threading.Thread(
                 target=_run_loop, args=(self._loop,), name="relax-hooks", daemon=True
             )
@@ -234,9 +235,11 @@ class HookLoop:
             self._closed = True
             loop, self._loop = self._loop, None
             thread = self._thread
-        if loop is not None:
+        if loop is not None and (thread is None or thread.ident is None):
+            loop.close()
+        elif loop is not None:
             loop.call_soon_threadsafe(loop.stop)
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join(_JOIN_SECONDS)
 
 
@@ -279,7 +282,7 @@ def _in_thread(function: Callable[..., Any], argument: Any) -> Coroutine[Any, An
     def run() -> None:
         value, problem = None, None
         try:
-            value = _settled("", function(argument))
+            value = _settled(function(argument))
         except BaseException as err:  # handed to the loop, which names the Group
             problem = err
         try:

@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from .errors import ConfigError, InvalidError
+from .errors import ConfigError, InvalidError, shown
 
 Sample: TypeAlias = dict[str, Any]
-"""One Session as a reward hook sees it: ``session_id``, ``name`` of the context that stands for it,
-``metadata``, ``messages``, ``status`` ("completed" or "truncated"), and the ``reward`` its agent
-wrote, None if it wrote none."""
+"""One Session as a reward hook sees it: ``session_id``, ``seq`` (its place in its Group), ``name``
+of the context that stands for it, ``metadata``, ``messages``, ``status`` ("completed" or
+"truncated"), its tokens ``length`` and ``prompt_len``, and the ``reward`` its agent wrote, None if
+it wrote none."""
 
 RewardHook: TypeAlias = Callable[[Sample], Any]
 """Takes one Session without a reward and returns it: a finite number, or an object of numbers with
@@ -37,9 +38,10 @@ each assistant turn. None filters the Group. May be async."""
 
 FilterHook: TypeAlias = Callable[[list[dict[str, Any]]], Any]
 """Takes the Sessions of one Group whose credit is known (``session_id``, ``reward``, and
-``contexts`` with ``name``, ``metadata``, ``reward``, ``advantage``, ``turns``, ``response_len``,
-``status``) and says whether to train on it: a bool, or (keep, reason), or an object or mapping with
-``keep`` and ``reason``. A Group that is not kept is made up for. May be async."""
+``contexts`` with ``name``, ``metadata``, ``reward``, ``advantage``, ``turns``, ``length``,
+``prompt_len``, ``response_len`` (tokens with loss mask 1), ``status``) and says whether to train on
+it: a bool, or (keep, reason), or an object or mapping with ``keep`` and ``reason``. A Group that is
+not kept is made up for. May be async."""
 
 NONZERO_STD = "check_reward_nonzero_std"
 """The built-in filter: it takes Groups out whose Sessions all have the same reward."""
@@ -136,6 +138,8 @@ def load(name: str, hook: Any) -> Callable[..., Any]:
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as err:
         raise ConfigError(f"hook {name}: {hook!r}: {err}") from err
+    except Exception as err:  # whatever the module does when it is imported
+        raise ConfigError(f"hook {name}: {hook!r}: {type(err).__name__}: {err}") from err
     return load(name, None if isinstance(found, str) else found)
 
 
@@ -173,7 +177,7 @@ async def reward_reply(
     hook: Callable[..., Any], data: Mapping[str, Any], call: Call
 ) -> dict[str, Any]:
     """The reply to a SCORE event by one call for each Session without a reward."""
-    sessions = data.get("sessions", [])
+    sessions = _samples(data)
 
     async def judge(i: int, session: Sample) -> Any:
         if session.get("reward") is not None:
@@ -191,6 +195,10 @@ async def reward_reply(
             task.cancel()
 
 
+def _samples(data: Mapping[str, Any]) -> list[Sample]:
+    return [{**session, "seq": i} for i, session in enumerate(data.get("sessions", []))]
+
+
 def is_concurrent(call: Call) -> bool:
     """Whether calls may run beside one another, on an event loop."""
     return getattr(call, "concurrent", False)
@@ -205,17 +213,17 @@ def checked_reward(where: str, reward: Any) -> Any:
     """
     if isinstance(reward, Mapping | bool) or _is_number(reward):
         return reward
-    raise InvalidError(f"{where}: expected a finite number or an object, found {_shown(reward)}")
+    raise InvalidError(f"{where}: expected a finite number or an object, found {shown(reward)}")
 
 
 async def score_reply(
     hook: Callable[..., Any], data: Mapping[str, Any], call: Call
 ) -> dict[str, Any]:
     """The reply to a SCORE event by one call for the Group."""
-    sessions = list(data.get("sessions", []))
+    sessions = _samples(data)
     rewards = await call("", hook, sessions)
     if isinstance(rewards, Mapping | str) or not hasattr(rewards, "__iter__"):
-        raise InvalidError(f"expected one reward for each session, found {_shown(rewards)}")
+        raise InvalidError(f"expected one reward for each session, found {shown(rewards)}")
     rewards = plain(list(rewards))
     if len(rewards) != len(sessions):
         raise InvalidError(f"{len(rewards)} rewards for the {len(sessions)} sessions of the group")
@@ -252,7 +260,7 @@ async def advantage_reply(
     if values is None:
         return {"advantages": None}
     if isinstance(values, Mapping | str) or not hasattr(values, "__len__"):
-        raise InvalidError(f"expected a list of mappings or None, found {_shown(values)}")
+        raise InvalidError(f"expected a list of mappings or None, found {shown(values)}")
     if len(values) != len(sessions):
         raise InvalidError(
             f"{len(values)} mappings for {len(sessions)} sessions; "
@@ -272,7 +280,7 @@ def _session_values(
     given: Mapping[str | None, Any],
 ) -> list[float | list[float]]:
     if not isinstance(given, Mapping):
-        raise InvalidError(f"{session}: expected a mapping, found {_shown(given)}")
+        raise InvalidError(f"{session}: expected a mapping, found {shown(given)}")
     return [_credit(session, name, turns, given) for name, turns in contexts]
 
 
@@ -299,7 +307,7 @@ _FLOAT32_MAX = 3.4028235677973366e38
 
 def _finite(where: str, value: Any) -> float:
     if not _is_number(value) or abs(value) >= _FLOAT32_MAX:
-        raise InvalidError(f"{where}: expected a finite number, found {_shown(value)}")
+        raise InvalidError(f"{where}: expected a finite number, found {shown(value)}")
     return float(value)
 
 
@@ -322,14 +330,9 @@ async def filter_reply(
         keep, reason = verdict.keep, getattr(verdict, "reason", None)
     keep = plain(keep)
     if not isinstance(keep, bool):
-        raise InvalidError(f"expected a bool, or keep and reason, found {_shown(verdict)}")
+        raise InvalidError(f"expected a bool, or keep and reason, found {shown(verdict)}")
     return {"keep": keep, "reason": "" if reason is None else str(reason)}
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -120,9 +120,12 @@ class PartitionReport:
     groups: int = 0
     """Groups that this step delivered into it."""
     debt: int = 0
-    """Groups it still owes; a later step delivers them."""
+    """Groups it still owes; a later step delivers them, unless it is ``short``."""
     complete: bool = False
     """Nothing more comes: once trained, say so with :meth:`Engine.consumed`."""
+    short: bool = False
+    """What it owes never comes: tasks ran out, or a batch could not be built. No step waits for
+    :meth:`Engine.consumed`."""
 
     @classmethod
     def _read(cls, data: Mapping[str, Any]) -> PartitionReport:
@@ -131,6 +134,7 @@ class PartitionReport:
             groups=int(data.get("groups") or 0),
             debt=int(data.get("debt") or 0),
             complete=bool(data.get("complete")),
+            short=bool(data.get("short")),
         )
 
 

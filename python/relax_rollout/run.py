@@ -15,15 +15,19 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .batch import Batch
 from .collect_files import Writer, open_writer
-from .config import Config, describe_options
+from .config import Config, describe_options, environment
+from .console import mute_stdout
 from .errors import ConfigError, InvalidError, RelaxError, StepFailedError
 from .hooks import Hooks
 from .report import StepReport
-from .task_files import Keys, read_rows, task_of
+from .task_files import Keys, convert_rows, task_of
+
+if TYPE_CHECKING:
+    from .engine import Engine
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses: all steps ended; a step failed or there are no rows; the command line, a file or
@@ -98,10 +102,9 @@ def _add_option(group: Any, name: str, kind: str, doc: str) -> None:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a positive number, found {text}")
-    return number
+    return int(text)
 
 
 def _hook(text: str) -> tuple[str, str]:
@@ -133,6 +136,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         config, hooks = _config(args), _hooks(args)
         tasks = _Tasks(args)
+        _refuse_same_file(args)
         writer = open_writer(args.output)
     except (InvalidError, OSError) as err:
         print(f"python -m relax_rollout run: {err}", file=sys.stderr)
@@ -141,7 +145,16 @@ def main(args: argparse.Namespace) -> int:
     try:
         return _collect(args, config, hooks, tasks, writer, totals)
     finally:
-        print(totals.describe(args.output))
+        try:
+            print(totals.describe(args.output), flush=True)
+        except BrokenPipeError:
+            mute_stdout()
+
+
+def _refuse_same_file(args: argparse.Namespace) -> None:
+    tasks, output = Path(args.tasks.partition("@[")[0]), Path(args.output)
+    if tasks.exists() and output.exists() and output.samefile(tasks):
+        raise InvalidError(f"{output}: it is the file of the tasks; choose another --output")
 
 
 def _collect(
@@ -156,12 +169,13 @@ def _collect(
 
     try:
         with writer, Engine(config, hooks=hooks, progress=not args.quiet) as engine:
-            for step in itertools.count():
-                if step == args.steps or not tasks.left():
+            for step in _steps(args, config):
+                if not (tasks.left() or totals.carried):
                     break
                 with engine.rollout(step, tasks) as batch:
                     writer.write(batch)
                     totals.add(batch)
+                    _take(engine, batch)
     except StepFailedError as err:
         totals.add_report(err.report)
         print(err, file=sys.stderr)
@@ -178,20 +192,29 @@ def _collect(
     return OK if totals.rows else FAILED
 
 
+def _steps(args: argparse.Namespace, config: Config) -> Iterable[int]:
+    """The rollouts that may be run: num_rollout itself is the final backfill of fully_async."""
+    limits = [args.steps] if args.steps else []
+    if config.num_rollout:
+        limits.append(config.num_rollout + bool(config.fully_async))
+    return range(min(limits)) if limits else itertools.count()
+
+
+def _take(engine: Engine, batch: Batch) -> None:
+    """Says that partitions were taken: a fully_async engine waits for that."""
+    assert batch.report is not None
+    for partition in batch.report.partitions:
+        if partition.complete:
+            engine.consumed(partition.id)
+
+
 def _config(args: argparse.Namespace) -> Config:
     options = {f.name: getattr(args, f"option_{f.name}") for f in dataclasses.fields(Config)}
     options = {k: v for k, v in options.items() if v is not None}
     if "agent_env" in options:
-        options["agent_env"] = dict(_pair(item) for item in options["agent_env"])
+        options["agent_env"] = environment(options["agent_env"])
     options.setdefault("rollout_batch_size", _GROUPS_A_STEP)
     return Config.from_dict(options)
-
-
-def _pair(item: str) -> tuple[str, str]:
-    key, separator, value = item.partition("=")
-    if not separator or not key:
-        raise ConfigError(f"option agent_env: expected KEY=VALUE, found {item!r}", "agent_env")
-    return key, value
 
 
 def _hooks(args: argparse.Namespace) -> Hooks:
@@ -204,7 +227,9 @@ class _Tasks(Iterator[dict[str, Any]]):
     def __init__(self, args: argparse.Namespace) -> None:
         keys = Keys(args.input_key, args.label_key, args.metadata_key, args.tool_key)
         self._rows = (
-            task_of(row, keys) for _ in range(args.epochs) for row in read_rows(args.tasks)
+            task
+            for _ in range(args.epochs)
+            for task in convert_rows(args.tasks, lambda _, row: task_of(row, keys))
         )
         self._ahead: list[dict[str, Any]] = []
         if not self.left():
@@ -230,11 +255,12 @@ class Totals:
 
     def __init__(self) -> None:
         self.rows = 0
+        self.carried = 0
+        """Groups that the last step left to the next."""
         self._steps = self._groups = self._sessions = self._sampled = self._tokens = 0
         self._rewards: list[float] = []
         self._turns: list[int] = []
         self._drops: dict[str, list[Any]] = {}
-        self._seconds = 0.0
         self._began = time.monotonic()
 
     def add(self, batch: Batch) -> None:
@@ -256,7 +282,7 @@ class Totals:
     def add_report(self, report: StepReport) -> None:
         """Counts what a step's report says."""
         self._steps += 1
-        self._seconds += report.seconds
+        self.carried = report.group_balance.carried
         self._groups += report.group_balance.delivered
         self._sessions += report.session_balance.delivered
         self._sampled += report.token_balance.delivered
@@ -269,13 +295,15 @@ class Totals:
     def describe(self, output: str) -> str:
         """The table that ends a run."""
         lines = [
-            ("output", output),
+            ("output", output if self.rows else f"{output} was not written"),
             ("steps", f"{self._steps} in {time.monotonic() - self._began:.1f} s"),
             ("groups", f"{self._groups} ({self._sessions} sessions, {self.rows} rows)"),
             ("tokens", f"{self._tokens}, {self._sampled} of them sampled"),
             ("rewards", _spread(self._rewards)),
             ("turns", _spread(self._turns)),
         ]
+        if self.carried:
+            lines.append(("unfinished", f"{self.carried} groups, which ended with the last step"))
         for reason, (groups, sessions, first, examples) in sorted(self._drops.items()):
             lines.append((f"dropped: {reason}", f"{groups} groups, {sessions} sessions"))
             lines += [("", f"  {line}") for line in first.strip().splitlines()[:_CAUSE_LINES]]

@@ -17,15 +17,13 @@ from .batch import Batch
 from .console import Progress, log_event
 from .dumps import ParquetDump
 from .errors import (
-    ClosedError,
     InvalidError,
-    PanicError,
     RelaxError,
     StateError,
     StepFailedError,
 )
 from .events import Event, EventKind, read_event
-from .hook_calls import Bound, HookLoop, call_here, failure
+from .hook_calls import Bound, HookLoop, call_here
 from .hook_setup import HOOK_OPTIONS, Replier
 from .hooks import Hooks
 from .report import StepReport
@@ -200,28 +198,25 @@ class StepRunner:
 
     def _answer_hook(self, event: Event, step: Step) -> None:
         kind = EventKind(event.kind).name.lower()
-        group = event.data.get("group_id")
         bound = self._bound.get(kind)
         if bound is None:
             option = HOOK_OPTIONS[kind]
             cause = f"option {option} is set, but Engine was given no {kind} hook"
-        elif bound.beside:
-            self._hook_loop.submit(bound, event.data, self._replier(event, bound))
+            self._answer(event, step, {"error": cause})
             return
+        done = self._replier(event, bound)
+        if bound.beside:
+            self._hook_loop.submit(bound, event.data, done)
+            return
+        try:
+            reply = call_here(self._hooks, bound, event.data)
+        except Exception as err:  # a broken hook costs its Group, never the trainer
+            done(None, err)
         else:
-            try:
-                self._answer(event, step, call_here(self._hooks, bound, event.data))
-                return
-            except (ClosedError, PanicError):
-                raise
-            except Exception as err:
-                # A broken hook costs its Group, never the trainer.
-                cause = failure(bound, group, err)
-                self._log.exception("%s hook failed for group %s", bound.name, group)
-        self._answer(event, step, {"error": cause})
+            done(reply, None)
 
     def _replier(self, event: Event, bound: Bound) -> Replier:
-        """What answers an event from the hooks' loop."""
+        """What answers an event once its hook is done."""
         library, handle, number = self._lib, self._engine, event.id
 
         def send(answer: Mapping[str, Any]) -> None:

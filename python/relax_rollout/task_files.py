@@ -8,12 +8,14 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from .errors import InvalidError
+from .errors import InvalidError, shown
+
+T = TypeVar("T")
 
 _SLICE = re.compile(r"^(?P<path>.+)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]$")
 
@@ -59,8 +61,11 @@ def _read(path: str) -> Iterator[dict[str, Any]]:
         raise InvalidError(f"{path}: expected a name that ends with {', '.join(_READERS)}")
     try:
         yield from reader(place)
-    except OSError as err:
-        raise InvalidError(f"{path}: cannot be read: {err.strerror or err}") from err
+    except InvalidError:
+        raise
+    except (OSError, ValueError) as err:  # ValueError: not UTF-8, no Parquet
+        why = getattr(err, "strerror", None) or err
+        raise InvalidError(f"{path}: cannot be read: {why}") from err
 
 
 def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -109,6 +114,19 @@ def _object(where: str, row: Any) -> dict[str, Any]:
 # ---- what a row means ----------------------------------------------------------------------------
 
 
+def convert_rows(path: str, convert: Callable[[int, dict[str, Any]], T]) -> Iterator[T]:
+    """Yields what ``convert`` makes of each row and its number, from 0 on.
+
+    Raises:
+        InvalidError: as :func:`read_rows` and ``convert``; it names the file and the row.
+    """
+    for number, row in enumerate(read_rows(path)):
+        try:
+            yield convert(number, row)
+        except InvalidError as err:
+            raise InvalidError(f"{path} row {number}: {err}") from err
+
+
 def prompt_of(row: Mapping[str, Any], keys: Keys) -> Any:
     """A row's prompt: what is under the prompt's key, else its ``messages`` or ``prompt``."""
     for key in (keys.prompt, "messages", "prompt"):
@@ -146,10 +164,14 @@ def task_of(row: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
     prompt = prompt_of(row, keys)
     if isinstance(prompt, str):
         prompt = [{"role": "user", "content": prompt}]
+    if not isinstance(prompt, list) or not all(isinstance(m, Mapping) for m in prompt):
+        raise InvalidError(
+            f"the prompt: expected a str or a list of messages, found {shown(prompt)}"
+        )
     metadata = metadata_of(row, keys)
     if row.get(keys.metadata) is None:
         used = {keys.prompt, keys.metadata, keys.tools, "messages", "prompt"}
         metadata.update({k: v for k, v in row.items() if k not in used})
     elif keys.label and row.get(keys.label) is not None:
         metadata.setdefault(keys.label, row[keys.label])
-    return {"messages": list(prompt), "metadata": metadata}
+    return {"messages": prompt, "metadata": metadata}

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -284,6 +285,14 @@ class _Loop:
 
 
 _loop = _Loop()
+
+
+def _loop_anew() -> None:
+    global _loop
+    _loop = _Loop()  # a forked child has not got the thread
+
+
+os.register_at_fork(after_in_child=_loop_anew)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

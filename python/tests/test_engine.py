@@ -271,14 +271,17 @@ def test_reports_of_partitions_and_evals():
         {
             "interrupted_groups": 2,
             "accounting": {"groups": {"started": 1, "carried_in": 2, "delivered": 3}},
-            "partitions": [{"id": 4, "groups": 2, "debt": 0, "complete": True}, {"id": 5}],
+            "partitions": [
+                {"id": 4, "groups": 2, "debt": 0, "complete": True},
+                {"id": 5, "debt": 1, "short": True},
+            ],
         }
     )
     assert report.interrupted_groups == 2
     assert report.group_balance.carried_in == 2
-    assert [(p.id, p.groups, p.complete) for p in report.partitions] == [
-        (4, 2, True),
-        (5, 0, False),
+    assert [(p.id, p.groups, p.complete, p.short) for p in report.partitions] == [
+        (4, 2, True, False),
+        (5, 0, False, True),
     ]
     report = StepReport.from_dict(
         {

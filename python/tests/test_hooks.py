@@ -5,6 +5,7 @@ for once all Sessions of a Group are done.)
 """
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from conftest import check_script, eventually, options, task
 import relax_rollout as rr
 from relax_rollout import hooks as hooks_module
 from relax_rollout.hook_calls import HookLoop, bind, call_here
+from relax_rollout.steps import Step, StepRunner
 
 
 @pytest.fixture
@@ -62,6 +64,13 @@ def test_import_paths(library, path, value):
 def test_wrong_hooks(library, settings, message):
     with pytest.raises(rr.ConfigError, match=message.replace("(", r"\(")):
         rr.Hooks(**settings)
+
+
+def test_a_module_that_cannot_be_imported_is_named(tmp_path, monkeypatch):
+    (tmp_path / "broken_hooks.py").write_text("raise RuntimeError('no key')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(rr.ConfigError, match="'broken_hooks.judge': RuntimeError: no key"):
+        rr.Hooks(reward="broken_hooks.judge")
 
 
 def test_a_hook_is_given_once():
@@ -361,6 +370,26 @@ def test_the_loop_ends_with_what_it_runs():
     assert done == []
 
 
+def interrupted():
+    """A loop as Ctrl-C leaves it that came before its thread was started."""
+    settings = rr.Hooks(reward=lambda sample: 1.0, threads=1)
+    loop = HookLoop(settings)
+    loop._loop, loop._thread = asyncio.new_event_loop(), threading.Thread()
+    return loop, bind(settings)["score"]
+
+
+def test_ctrl_c_before_the_loops_thread_started():
+    loop, bound = interrupted()
+    done, data = [], {"sessions": [{"session_id": "s", "reward": None}]}
+    loop.submit(bound, data, lambda reply, err: done.append(reply))
+    assert eventually(lambda: done == [{"rewards": [1.0]}])
+    loop.close()
+    loop, _ = interrupted()
+    inner = loop._loop
+    loop.close()
+    assert inner.is_closed()
+
+
 def test_many_replies_lose_none():
     async def judge(sample):
         await asyncio.sleep(0)
@@ -387,6 +416,25 @@ def test_the_same_event_is_not_answered_twice():
     assert eventually(lambda: len(done) == 2)
     loop.close()
     assert done == [({"rewards": [1.0]}, None)] * 2
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_answer_that_nobody_waits_for_harms_nothing(beside):
+    refused, log = [], logging.getLogger("engine")
+
+    class Library:
+        def reply(self, *call):
+            refused.append(call[1])
+            raise rr.StateError("no such event is open")
+
+    settings = rr.Hooks(reward=lambda sample: 1, threads=int(beside))
+    loop = HookLoop(settings)
+    runner = StepRunner(Library(), 1, (settings, bind(settings), loop), log, None)
+    data = {"group_id": "train:group_1", "sessions": [{"session_id": "s"}]}
+    event = rr.Event(rr.EventKind.SCORE, 7, 0, None, data)
+    runner._handle_event(event, Step("rollout", None, None))
+    assert eventually(lambda: refused == [7])
+    loop.close()
 
 
 def test_plain_hooks_are_called_in_order():

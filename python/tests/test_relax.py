@@ -151,10 +151,11 @@ def normalised(rewards):
 
 
 def test_a_reward_model_judges_samples(monkeypatch):
-    seen = []
+    seen, judged = [], []
 
     async def judge(args, sample):
         seen.append((args.marker, sample.label, sample.response, sorted(sample.metadata)))
+        judged.append((sample.index, sample.response_length))
         return len(seen)
 
     install(monkeypatch, "trainers_rm", judge=judge)
@@ -163,6 +164,8 @@ def test_a_reward_model_judges_samples(monkeypatch):
     client = Client()
     out = adapter.generate_rollout(args, 0, source, client)
     assert seen[0] == ("the args", "label 0", "fine", ["answered", "mode"])
+    final = [(s.index, s.response_length) for s in out.samples[0]]
+    assert sorted(judged) == final, "each of the Group's samples"
     rewards = [s.reward for s in out.samples[0]]
     assert sorted(rewards) == [1, 2]
     np.testing.assert_allclose(client.column(0, "rewards"), normalised(rewards), rtol=1e-5)
@@ -212,15 +215,21 @@ def test_the_trainers_own_reward_models_are_used(monkeypatch):
 
 
 def test_a_filter_gets_samples_and_its_group_is_made_up_for(monkeypatch):
+    lengths = []
+
     def keep(args, samples):
+        lengths.append([s.response_length for s in samples])
         good = samples[0].label != "label 0" and all(s.reward == 1.0 for s in samples)
         return SimpleNamespace(keep=good, reason="the_first")
 
     install(monkeypatch, "trainers_filter", keep=keep)
     args = arguments(dynamic_sampling_filter_path="trainers_filter.keep")
-    out = adapter.generate_rollout(args, 0, DataSource(), None)
+    source = DataSource(lambda number: {"turns": 2})
+    out = adapter.generate_rollout(args, 0, source, None)
     assert [g[0].group_index for g in out.samples] == [101, 102]
     assert out.metrics["rollout/dynamic_filter/drop_the_first"] == 1
+    assert [s.response_length for s in out.samples[0]] in lengths
+    assert all(map(all, lengths))
 
 
 def test_the_built_in_filter_goes_by_its_name(monkeypatch):
@@ -351,6 +360,13 @@ def test_eval_datasets_of_names_and_paths(tmp_path):
     args = arguments(eval_prompt_data=["one", path, "part", f"{path}@[0:1]"], reward_key="acc")
     out = adapter.generate_rollout(args, 3, DataSource(), None, evaluation=True)
     assert {name: d["rewards"] for name, d in out.data.items()} == {"one": [1], "part": [1]}
+
+
+def test_an_eval_with_another_key_than_its_rewards_names_it(tmp_path):
+    path = eval_file(tmp_path, [{"input": "hello", "metadata": {"reward": {"acc": 1}}}])
+    args = arguments(eval_prompt_data=["one", path], reward_key="acc", eval_reward_key="score")
+    with pytest.raises(rr.InvalidError, match=r"eval one: a reward has no 'score', but \['acc'\]"):
+        adapter.generate_rollout(args, 3, DataSource(), None, evaluation=True)
 
 
 def test_an_eval_without_a_dataset_names_the_option():

@@ -231,3 +231,30 @@ def test_a_group_is_carried_over_steps(tmp_path):
     assert late.response_length == len(LONG) + 1, "one answer, from two attempts"
     assert (late.abort_count, late.metadata["start_rollout_id"]) == (1, 0)
     assert client.column(1, "sample_indices").tolist() == [1000]
+
+
+def test_a_task_that_came_too_late_for_its_step_is_the_next_ones(tmp_path):
+    gate, hello = Gate(tmp_path / "gate"), {"ask": "hello"}
+    steps = [[{"exit": 1}], [hello, {"wait": gate.path}]]
+
+    class Slow(DataSource):
+        def get_samples(self, count):
+            if self.given == 2:  # for the dropped Group, and then the step is over without it
+                gate.open()
+                engine = adapter._resident[1].engine
+                assert eventually(lambda: engine.stats()["rollout"] is None, SECONDS)
+            return super().get_samples(count)
+
+    source = Slow(lambda n: {"steps": steps[n] if n < 2 else [hello]}, group_size=1)
+    args = arguments(
+        agent="scripted.py",
+        rollout_batch_size=1,
+        over_sampling_batch_size=2,
+        n_samples_per_prompt=1,
+    )
+    client = Client()
+    for step in range(3):
+        adapter.generate_rollout(args, step, source, client)
+    assert client.column(0, "sample_indices").tolist() == [1001]
+    assert client.column(1, "sample_indices")[0] in (1002, 1003)
+    assert len(adapter._resident[1]._sources) == 0, "what is over is forgotten"

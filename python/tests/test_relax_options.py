@@ -1,6 +1,8 @@
 """What the trainer's options mean for the drop-in, and which it refuses."""
 
 import logging
+import re
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -60,6 +62,14 @@ def test_ignored_arguments_are_listed_for_who_asks(caplog):
     with caplog.at_level(logging.DEBUG, "relax_rollout.relax"):
         options.engine_config(arguments())
     assert "some_unknown_argument" in caplog.text
+
+
+def test_what_is_read_is_not_called_ignored():
+    read = re.compile(r"""getattr\(args, "(\w+)"|\bargs\.([a-z]\w+)""")
+    sources = Path(options.__file__).parent.glob("*.py")
+    names = {a or b for file in sources for a, b in read.findall(file.read_text())}
+    assert {"rollout_batch_size", "eval_prompt_data", "debug_rollout_only"} <= names
+    assert names <= options.KNOWN
 
 
 @pytest.mark.parametrize(

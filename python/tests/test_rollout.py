@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import task
+from conftest import eventually, task
 
 import relax_rollout as rr
 
@@ -269,6 +269,22 @@ def test_asyncio(open_engine):
     rows, ticks = asyncio.run(run())
     assert rows == 1
     assert ticks > 5, "the loop was blocked"
+
+
+def test_asyncio_loops_of_two_threads(open_engine):
+    engine, events = open_engine(), []
+    threads = [
+        threading.Thread(target=lambda: events.append(asyncio.run(engine.apoll(60))))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    assert eventually(lambda: len(engine._waiters) == 2)
+    engine.start_rollout(0)  # a log line, and that tasks are needed
+    for thread in threads:
+        thread.join(30)
+    assert len(events) == 2
+    assert None not in events
 
 
 def test_pause_and_resume(open_engine):

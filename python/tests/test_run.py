@@ -122,6 +122,42 @@ def test_a_failed_step_keeps_what_came_before(tmp_path):
     assert "dropped: agent_exit" in done.stdout
 
 
+def test_groups_that_are_carried_are_collected_too(tmp_path):
+    tasks = task_file(tmp_path, *({"reward": n} for n in range(5)))
+    output = tmp_path / "out.jsonl"
+    more = ("--rollout-batch-size", "2", "--partial-rollout", "--over-sampling-batch-size", "5")
+    assert run(tasks, output, *more).returncode == 0
+    assert sorted(row["reward"] for row in documents(output)) == list(range(5))
+    done = run(tasks, output, *more, "--steps", "1")
+    assert done.returncode == 0
+    assert len(documents(output)) == 2
+    assert "3 groups, which ended with the last step" in done.stdout
+
+
+def test_a_fully_async_run_takes_its_partitions(tmp_path):
+    tasks = task_file(tmp_path, *({"reward": n} for n in range(7)))
+    output = tmp_path / "out.jsonl"
+    more = ("--fully-async", "--num-rollout", "3", "--rollout-batch-size", "2")
+    done = run(tasks, output, *more, "--max-staleness", "1", "--over-sampling-batch-size", "3")
+    assert done.returncode == 0, done.stderr
+    rows = documents(output)
+    assert len(rows) == 6, "three partitions of two"
+    assert len({row["reward"] for row in rows}) == 6
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
+def test_what_another_run_collected_stays_if_this_one_brings_nothing(tmp_path, name):
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    output = tmp_path / name
+    output.write_text("of another run")
+    done = run(task_file(tmp_path, {}), output, "--agent-timeout", "-1")
+    assert done.returncode == 2, done.stderr
+    assert output.read_text() == "of another run"
+    assert f"{output} was not written" in done.stdout
+    assert not list(tmp_path.glob("*.part"))
+
+
 def test_nothing_collected_is_a_failure(tmp_path):
     output = tmp_path / "out.jsonl"
     done = run(task_file(tmp_path, {"mode": "exit_one"}), output)
@@ -137,6 +173,7 @@ def test_nothing_collected_is_a_failure(tmp_path):
         (("--hooks", "reward=nowhere.judge"), "hook reward"),
         (("--hooks", "judge=math.sqrt"), "expected one of reward"),
         (("--steps", "0"), "expected a positive number"),
+        (("--steps", "few"), "expected a positive number, found few"),
         (("--agent-env", "novalue"), "option agent_env"),
         (("--simulator", "[]"), "expected a JSON object"),
         (("--agent-timeuot", "3"), "unrecognized arguments"),
@@ -157,12 +194,19 @@ def test_wrong_options_are_status_2(tmp_path, more, message):
         ("tasks.jsonl", "nowhere/out.jsonl", "nowhere is not there"),
         ("bad.jsonl", "out.jsonl", "bad.jsonl line 2: not JSON"),
         ("empty.jsonl", "out.jsonl", "no task in it"),
+        ("number.jsonl", "out.jsonl", "number.jsonl row 0: the prompt: expected a str or a list"),
+        ("bytes.jsonl", "out.jsonl", "bytes.jsonl: cannot be read: 'utf-8' codec"),
+        ("tasks.jsonl", "directory.jsonl", "directory.jsonl: it is a directory"),
+        ("tasks.jsonl@[:1]", "./tasks.jsonl", "it is the file of the tasks"),
     ],
 )
 def test_wrong_files_are_status_2(tmp_path, tasks, output, message):
     task_file(tmp_path, {})
     task_file(tmp_path, name="empty.jsonl")
     (tmp_path / "bad.jsonl").write_text('{"input": "hello"}\n{"input"\n')
+    (tmp_path / "number.jsonl").write_text('{"input": 5}\n')
+    (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe")
+    (tmp_path / "directory.jsonl").mkdir()
     done = subprocess.run(
         command(tasks, output),
         capture_output=True,
@@ -172,6 +216,14 @@ def test_wrong_files_are_status_2(tmp_path, tasks, output, message):
     )
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
+
+
+def test_a_file_that_is_no_parquet_is_named(tmp_path):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "tasks.parquet"
+    path.write_text("not Parquet")
+    with pytest.raises(InvalidError, match=r"tasks\.parquet: cannot be read: .*Parquet"):
+        list(task_files.read_rows(str(path)))
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path):
@@ -214,6 +266,22 @@ def test_ctrl_c_keeps_what_came_before_and_leaves_no_agent(tmp_path):
     assert "1 (1 sessions, 1 rows)" in stdout
     assert len(documents(output)) == 1
     assert not any(map(alive, json.loads(pids.read_text())))
+
+
+def test_a_reader_that_has_seen_enough_changes_nothing(tmp_path):
+    output = tmp_path / "out.jsonl"
+    process = subprocess.Popen(
+        command(task_file(tmp_path, {}), output),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.stdout.close()
+    stderr = process.stderr.read()
+    assert process.wait(60) == 0, stderr
+    process.stderr.close()
+    assert "Traceback" not in stderr
+    assert len(documents(output)) == 1
 
 
 def test_every_option_is_a_flag():

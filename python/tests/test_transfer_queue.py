@@ -6,7 +6,7 @@ Section 6.3 of the reference's pipeline and check 20 of its acceptance list.
 
 import numpy as np
 import pytest
-from conftest import task
+from conftest import check_script, task
 from trainer import Rows
 
 import relax_rollout as rr
@@ -202,6 +202,25 @@ def test_what_a_put_raises_reaches_the_caller(plain_rows):
 
     with pytest.raises(ConnectionError, match="away"):
         tq.put(Broken(), COLUMNS, "train_0")
+
+
+FORKING = """
+import os
+from relax_rollout import transfer_queue
+
+async def work():
+    return 3
+
+assert transfer_queue.run(work()) == 3
+pid = os.fork()
+if pid == 0:
+    os._exit(transfer_queue.run(work()))
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+"""
+
+
+def test_a_forked_child_puts_by_a_thread_of_its_own():
+    check_script(FORKING)
 
 
 def test_torch_is_named_where_it_is_missing(monkeypatch):

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..hooks import load
-from ..task_files import Keys, metadata_of, prompt_of, read_rows
+from ..task_files import Keys, convert_rows, metadata_of, prompt_of
 from .samples import Sample, messages_of
 
 
@@ -78,7 +78,7 @@ def _read(args: Any, config: Any) -> Dataset:
         or "tools",
     )
     name = str(_setting(args, config, "name", ""))
-    rows = read_rows(str(_setting(args, config, "path", "")))
+    path = str(_setting(args, config, "path", ""))
     overrides = {
         option: _setting(args, config, option, f"eval_{option}")
         for option in ("temperature", "top_p", "top_k", "max_response_len")
@@ -86,7 +86,7 @@ def _read(args: Any, config: Any) -> Dataset:
     n_samples = _setting(args, config, "n_samples_per_eval_prompt", "n_samples_per_eval_prompt")
     return Dataset(
         name=name,
-        samples=[_sample(args, config, row, keys, i) for i, row in enumerate(rows)],
+        samples=list(convert_rows(path, lambda i, row: _sample(args, config, row, keys, i))),
         n_samples=int(n_samples or 1),
         overrides={k: v for k, v in overrides.items() if v is not None},
     )

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..config import Config
+from ..config import Config, environment
 from ..errors import ConfigError
 
 _LOGGER = logging.getLogger("relax_rollout.relax")
@@ -73,8 +73,19 @@ KNOWN = frozenset(
         *("sglang_router_ip", "sglang_router_port", "agentic_custom_advantage_path", OWN),
         *("dynamic_sampling_filter_path", "custom_rm_path", "rm_type", "reward_num_workers"),
         *("reward_max_concurrency", "num_layers", "moe_router_topk", "dump_details"),
+        *("custom_reward_post_process_path", "custom_convert_samples_to_train_data_path"),
+        *("custom_rollout_log_function_path", "load_debug_rollout_data", "debug_rollout_only"),
+        *("global_batch_size", "num_iters_per_train_update", "wandb_always_use_train_step"),
+        *("actor_num_nodes", "actor_num_gpus_per_node", "tensor_model_parallel_size"),
+        *("pipeline_model_parallel_size", "context_parallel_size", "rollout_global_dataset"),
+        *("eval_datasets", "eval_prompt_data", "eval_reward_key", "eval_temperature"),
+        *("eval_top_p", "eval_top_k", "eval_max_response_len", "n_samples_per_eval_prompt"),
+        *("eval_input_key", "eval_label_key", "eval_tool_key", "input_key", "label_key"),
+        *("metadata_key", "tool_key", "custom_prompt_path", "system_prompt"),
+        *("use_opd", "multimodal_keys", "mask_offpolicy_in_partial_rollout"),
     }
 )
+"""All arguments of the trainer that anything here reads."""
 
 
 def engine_config(args: Any) -> Config:
@@ -91,7 +102,7 @@ def engine_config(args: Any) -> Config:
     options: dict[str, Any] = {}
     for name in SAME_NAME:
         value = getattr(args, name, None)
-        if value is not None and name in Config.__dataclass_fields__:
+        if value is not None:
             options[name] = value
     options.update(_translated(args))
     own = getattr(args, OWN, None) or {}
@@ -139,16 +150,9 @@ def router_url(args: Any) -> str | None:
 
 
 def _environment(items: Any) -> dict[str, str]:
-    """``--agent-env KEY=VALUE ...``: split at the first =, the last of two wins."""
     if isinstance(items, Mapping):
         return {str(k): str(v) for k, v in items.items()}
-    out = {}
-    for item in items or ():
-        key, separator, value = str(item).partition("=")
-        if not separator or not key.strip():
-            raise ConfigError(f"option agent_env: expected KEY=VALUE, found {item!r}", "agent_env")
-        out[key.strip()] = value
-    return out
+    return environment(items or ())
 
 
 def data_parallel_size(args: Any) -> int:
@@ -209,5 +213,5 @@ def refuse_unserved(args: Any) -> None:
 def _log_ignored(args: Any) -> None:
     if not _LOGGER.isEnabledFor(logging.DEBUG):
         return
-    ignored = sorted(n for n in vars(args) if n not in KNOWN and not n.startswith("_"))
+    ignored = sorted(n for n in vars(args) if n not in KNOWN and not n.startswith(("_", OWN)))
     _LOGGER.debug("arguments of the trainer that the rollout does not use: %s", ", ".join(ignored))

@@ -99,10 +99,13 @@ class Resident:
         groups = self._groups(args, batch)
         report = batch.report
         assert report is not None
-        if report.debt and not report.partitions:
+        short = (
+            sum(p.debt for p in report.partitions if p.short) if report.partitions else report.debt
+        )
+        if short:  # the trainer would wait for them for ever
             raise InvalidError(
-                f"generate_rollout {rollout_id}: {report.debt} Groups are missing, and the data "
-                "source has no more samples"
+                f"generate_rollout {rollout_id}: {short} Groups are missing, and the data source "
+                "has no more samples"
             )
         complete = [p.id for p in report.partitions if p.complete]
         if client is not None:
@@ -123,9 +126,15 @@ class Resident:
             partition = int(partitions[rows[0]])
             groups.append(Group(tuple(map(int, rows)), samples, partition))
         self._sources.forget(delivered)
-        if batch.report is not None and not batch.report.group_balance.carried:
+        if self._idle():
             self._sources.clear()  # what is left belongs to dropped Groups
         return sorted(groups, key=lambda g: (g.partition, g.order))
+
+    def _idle(self) -> bool:
+        """Whether the engine has no task: the report does not know one that came when the step was
+        ending."""
+        stats = self.engine.stats()
+        return not stats["queued_tasks"] and not any(stats["groups"].values())
 
     def _decoder(self, args: Any) -> Decode:
         if self._decode is None:
@@ -185,14 +194,18 @@ class Resident:
         if result.dropped:
             _LOGGER.warning("eval %s: %d samples were dropped", dataset.name, result.dropped)
         return {
-            "rewards": [_primary(s.reward, key) for s in samples],
+            "rewards": [_primary(dataset.name, s.reward, key) for s in samples],
             "truncated": [s.status == type(s).Status.TRUNCATED for s in samples],
             "samples": samples,
         }
 
 
-def _primary(reward: Any, key: str | None) -> Any:
-    return reward[key] if key and isinstance(reward, dict) else reward
+def _primary(dataset: str, reward: Any, key: str | None) -> Any:
+    if not key or not isinstance(reward, dict):
+        return reward
+    if key not in reward:
+        raise InvalidError(f"eval {dataset}: a reward has no {key!r}, but {sorted(reward)}")
+    return reward[key]
 
 
 def _rows_by_sample(batch: Batch) -> list[list[int]]:

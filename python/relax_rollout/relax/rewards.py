@@ -5,7 +5,6 @@ May enter: args, samples, what hooks get. Never: the engine.
 
 from __future__ import annotations
 
-import copy
 import importlib
 import json
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..hooks import Hooks, is_async, is_nonzero_std, load
-from .samples import Sample, Sources, status_of, untagged
+from .samples import Sources, status_of, untagged
 
 
 def engine_hooks(args: Any, sources: Sources) -> Hooks:
@@ -78,7 +77,7 @@ def _reward_hook(args: Any, sources: Sources) -> dict[str, Any]:
 def _scorer(args: Any, sources: Sources, model: Callable[..., Any], group: bool) -> Any:
     def samples(given: Any) -> Any:
         if group:
-            return [sample_of_session(s, sources, i) for i, s in enumerate(given)]
+            return [sample_of_session(session, sources) for session in given]
         return sample_of_session(given, sources)
 
     if is_async(model):
@@ -130,16 +129,16 @@ def _advantage_hook(function: Callable[..., Any] | None) -> Any:
 # ---- what hooks see ------------------------------------------------------------------------------
 
 
-def sample_of_session(session: Mapping[str, Any], sources: Sources, place: int = 0) -> Any:
+def sample_of_session(session: Mapping[str, Any], sources: Sources) -> Any:
     """The sample that a reward model judges: the data source's with the conversation in it.
 
     ``response`` is the text from the first answer on: reasoning, content and tool calls of
     assistant messages, and what came in between.
     """
-    group = sources.of(session["metadata"])
-    sample = copy.copy(group[min(place, len(group) - 1)])
+    sample = sources.sample_of(session["metadata"], session["seq"])
     messages = session.get("messages") or []
     sample.response = response_text(messages)
+    sample.response_length = session["length"] - session["prompt_len"]
     sample.messages = messages
     sample.metadata = untagged(session["metadata"])
     sample.reward = session.get("reward")
@@ -152,11 +151,10 @@ def sample_of_context(
     session: Mapping[str, Any], context: Mapping[str, Any], sources: Sources, place: int
 ) -> Any:
     """The sample of one exported context, as filters get it."""
-    group = sources.of(context["metadata"])
-    sample = copy.copy(group[min(place, len(group) - 1)]) if group else Sample()
+    sample = sources.sample_of(context["metadata"], place)
     sample.metadata = untagged(context["metadata"])
     sample.reward = context.get("reward")
-    sample.response_length = context.get("response_len", 0)
+    sample.response_length = context["length"] - context["prompt_len"]
     sample.session_id = session.get("session_id")
     sample.status = status_of(sample, context.get("status") == "truncated")
     return sample

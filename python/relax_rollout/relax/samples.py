@@ -130,6 +130,11 @@ class Sources:
             )
         return self._groups[number]
 
+    def sample_of(self, metadata: Mapping[str, Any], place: int) -> Any:
+        """A copy of the Group's sample at a place; those of an Eval have one for all places."""
+        group = self.of(metadata)
+        return copy.copy(group[min(place, len(group) - 1)])
+
     def forget(self, numbers: Iterable[int]) -> None:
         """Lets go of Groups whose rows were delivered."""
         for number in numbers:
@@ -148,8 +153,7 @@ def untagged(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def sample_of_row(row: Row, sources: Sources, decode: Decode, custom_advantage: bool) -> Any:
     """The sample that a training row is, a copy of the data source's with the outcome in it."""
     meta = row.meta
-    group = sources.of(meta["metadata"])
-    sample = copy.copy(group[min(row.session_seq, len(group) - 1)])
+    sample = sources.sample_of(meta["metadata"], row.session_seq)
     tokens = row.tokens.tolist()
     sample.tokens = sample.rollout_tokens = tokens
     sample.response_length = len(tokens) - row.prompt_len
