@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+# A shell's background job ignores Ctrl-C, and so would the processes that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 TESTS = Path(__file__).parent
 PYTHON_DIR = TESTS.parent
 ROOT = PYTHON_DIR.parent
