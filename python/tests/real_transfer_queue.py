@@ -70,6 +70,7 @@ def arguments(**more):
     return SimpleNamespace(
         agent_command=f"exec {agent}",
         agent_cwd=str(TESTS / "agents"),
+        agent_env=[f"HOME={TESTS}"],  # as in trainer.py
         rollout_batch_size=2,
         n_samples_per_prompt=2,
         num_rollout=10,

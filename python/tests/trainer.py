@@ -19,6 +19,9 @@ def arguments(agent="plain.py", **more):
     settings = {
         "agent_command": agent_command(agent),
         "agent_cwd": str(AGENTS),
+        # Agents of the trainer run in a login shell. A profile of this machine's may wait for
+        # what a killed one left locked.
+        "agent_env": [f"HOME={AGENTS}"],
         "hf_checkpoint": str(CHECKPOINTS / "tinychat"),
         "rollout_batch_size": 2,
         "n_samples_per_prompt": 2,
