@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,8 +14,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/relax-rollout/relax-rollout/relax/internal/agent/supervisor"
 )
 
 const (
@@ -59,9 +58,20 @@ func newIODir(owner, session string, input []byte) (ioDir, error) {
 	}
 	d := ioDir{path}
 	if err := os.WriteFile(d.input(), input, 0o600); err != nil {
-		return d, errors.Join(err, supervisor.RemoveTree(path))
+		return d, alongside(err, d.discard())
 	}
 	return d, nil
+}
+
+// discard removes a directory that no agent has used. It needs no descriptor: the want of one may
+// be why the agent could not start.
+func (d ioDir) discard() error {
+	for _, file := range []string{d.log(), d.input()} {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return os.Remove(d.path)
 }
 
 // fileName turns a Session id into something that can be part of a file name.

@@ -45,12 +45,16 @@ func ownerMain() {
 	case "forks":
 		leakEverything()
 	}
+	grace := 50 * time.Millisecond
+	if role == "is patient" {
+		grace = patience
+	}
 	l, err := New(Config{
 		Command:   os.Getenv(ownerCommand),
 		Cwd:       "/",
 		RunDir:    os.Getenv(ownerRunDir),
 		Inherit:   true,
-		KillGrace: 50 * time.Millisecond,
+		KillGrace: grace,
 
 		PruneRunDir: role == "owns run_dir",
 		Goroutines:  safego.New(func(name string, v any, _ []byte) { panic(v) }),
@@ -60,12 +64,7 @@ func ownerMain() {
 		return
 	}
 	if role == "few descriptors" {
-		lim := unix.Rlimit{Cur: uint64(openFiles() + 1), Max: 1 << 10}
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
-			fmt.Println("error:", err)
-		}
-		_, err := l.Start(context.Background(), Spec{SessionID: "s1", Input: []byte("{}")})
-		fmt.Println(Transient(err), err)
+		startShort(l)
 		return
 	}
 	p, err := l.Start(context.Background(), Spec{SessionID: "s1", Input: []byte("{}")})
@@ -77,6 +76,33 @@ func ownerMain() {
 	exit, _ := p.Wait(context.Background())
 	fmt.Printf("%d %q %s %v\n%s", exit.Code, exit.Signal, exit.Reason, exit.Err, p.LogTail(0))
 	_ = l.Close(context.Background())
+}
+
+// startShort starts agents with one more descriptor to be had each time, until one does its work.
+// It prints why the others could not start, then what is left of their files.
+func startShort(l *Launcher) {
+	for limit := uint64(1); limit < 1<<10; limit++ {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: 1 << 10}); err != nil {
+			fmt.Println("error:", err)
+			return
+		}
+		err := startAndEnd(l)
+		if err == nil {
+			break
+		}
+		fmt.Println(Transient(err), err)
+	}
+	left, err := os.ReadDir(l.owners[0].path)
+	fmt.Println("left:", left, err)
+}
+
+func startAndEnd(l *Launcher) error {
+	p, err := l.Start(context.Background(), Spec{SessionID: "s1", Input: []byte("{}")})
+	if err != nil {
+		return err
+	}
+	exit, _ := p.Wait(context.Background())
+	return alongside(exit.Err, p.Cleanup(""))
 }
 
 // blockAndRestart makes this a process that was started with signals blocked, as a library in a
@@ -273,11 +299,20 @@ func (g *gang) stillAlive(t *testing.T) (n int) {
 
 func TestOutOfDescriptors(t *testing.T) {
 	o := startOwner(t, "few descriptors", "true")
-	got := o.line(t)
-	for _, want := range []string{"true agent: session s1: start failed at ", "RLIMIT_NOFILE soft ", "ulimit -n", "agentic_concurrency"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("start: %q, want %q in it", got, want)
+	failed := 0
+	for line := o.line(t); !strings.HasPrefix(line, "left:"); line = o.line(t) {
+		failed++
+		for _, want := range []string{"true agent: session s1: start failed at ", "RLIMIT_NOFILE soft ", "ulimit -n", "agentic_concurrency"} {
+			if !strings.Contains(line, want) {
+				t.Errorf("start: %q, want %q in it", line, want)
+			}
 		}
+	}
+	if got := o.out.Text(); got != "left: [] <nil>" {
+		t.Errorf("IO directories: %q", got)
+	}
+	if failed < 5 {
+		t.Errorf("%d starts failed; expected one at each descriptor a start needs", failed)
 	}
 }
 

@@ -56,7 +56,7 @@ func claimOwnerDir(sessions string) (ownerDir, error) {
 		}
 		// Another engine may look at it between the two steps and take it for abandoned.
 		if !errors.Is(err, errHeld) && !errors.Is(err, fs.ErrNotExist) {
-			return ownerDir{}, errors.Join(err, os.Remove(path))
+			return ownerDir{}, alongside(err, os.Remove(path))
 		}
 	}
 	return ownerDir{}, fmt.Errorf("%s: a new directory was taken away %d times", sessions, tries)
@@ -130,7 +130,7 @@ func sweepDead(sessions string, mine ownerDir) (report string, err error) {
 		}
 		killed += killOrphans(path)
 		left, _ := os.ReadDir(path)
-		err = errors.Join(err, supervisor.RemoveTree(path))
+		err = alongside(err, supervisor.RemoveTree(path))
 		lock.Close()
 		owners, dirs = owners+1, dirs+len(left)
 	}

@@ -297,7 +297,7 @@ func (p *Process) Cleanup(note string) error {
 	}
 	removed := supervisor.RemoveTree(p.dir.path)
 	p.l.tidy()
-	if err := errors.Join(kept, removed); err != nil {
+	if err := alongside(kept, removed); err != nil {
 		return fmt.Errorf("agent: session %s: cleanup: %w", p.session, err)
 	}
 	return nil

@@ -85,7 +85,7 @@ func (l *Launcher) launch(spec Spec) (*Process, error) {
 	}
 	p := &Process{l: l, session: spec.SessionID, dir: dir, done: make(chan struct{}), reaped: make(chan struct{}), started: time.Now()}
 	if err := p.spawn(l.environment(spec, dir), owner); err != nil {
-		return nil, startError(spec.SessionID, "supervisor", errors.Join(err, supervisor.RemoveTree(dir.path)))
+		return nil, startError(spec.SessionID, "supervisor", alongside(err, dir.discard()))
 	}
 	return p, nil
 }

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"syscall"
@@ -34,6 +35,15 @@ func (e *StartError) Error() string {
 }
 
 func (e *StartError) Unwrap() error { return e.Err }
+
+// alongside adds what failed while err was dealt with, on the same line: these errors become a
+// line of a log. Either may be nil.
+func alongside(err, second error) error {
+	if err == nil || second == nil {
+		return cmp.Or(err, second)
+	}
+	return fmt.Errorf("%w; and then: %w", err, second)
+}
 
 // Transient reports whether err is a start failure that can go away by itself.
 func Transient(err error) bool {
