@@ -163,7 +163,7 @@ test-c: lib
 test-python: lib $(STAMP) $(FETCHED) $(SDKS) $(CODERS)
 	cd python && CC="$(CC)" GO="$(GO)" $(PY) -m pytest -q
 
-# The one test that needs the real TransferQueue: run it after changes of transfer_queue or relax.
+# The one test that needs the real TransferQueue. CI runs it behind `make test`.
 .PHONY: test-queue
 test-queue: lib $(STAMP) $(QUEUE)
 	cd python && RELAX_TRANSFERQUEUE_PYTHON=$(dir $(QUEUE))bin/python $(PY) -m pytest -q tests/test_real_transfer_queue.py

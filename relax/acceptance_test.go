@@ -110,8 +110,7 @@ func runFailingAgent() int {
 		Messages []chatMessage `json:"messages"`
 		Metadata agentTask     `json:"metadata"`
 	}
-	raw, err := os.ReadFile(os.Getenv("RELAX_INPUT_JSON"))
-	if err != nil || json.Unmarshal(raw, &input) != nil {
+	if !readInput(&input) {
 		return 9
 	}
 	if input.Metadata.Mode != "no response" {

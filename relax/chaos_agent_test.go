@@ -60,12 +60,7 @@ func runChaosAgent() int {
 		Messages []chatMessage `json:"messages"`
 		Metadata chaosTask     `json:"metadata"`
 	}
-	raw, err := os.ReadFile(os.Getenv("RELAX_INPUT_JSON"))
-	if err == nil {
-		err = json.Unmarshal(raw, &input)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "agent: input:", err)
+	if !readInput(&input) {
 		return 9
 	}
 	id := fnv.New64a()

@@ -49,6 +49,9 @@ func busySupervisor(t *testing.T) (path string, hold func() *os.File) {
 		}
 		t.Cleanup(func() { _ = f.Close() })
 		if err := exec.Command(path, "-test.run=^$").Run(); !errors.Is(err, syscall.ETXTBSY) {
+			if os.Getenv("CI") == "true" {
+				t.Fatalf("this kernel executes a file that is being written (%v)", err)
+			}
 			t.Skipf("SKIPPED LOUDLY: this kernel executes a file that is being written (%v)", err)
 		}
 		return f

@@ -51,25 +51,32 @@ type agentTask struct {
 
 type chatMessage map[string]any
 
+// readInput reads what the engine gave the agent; if that fails it says why.
+func readInput(input any) bool {
+	raw, err := os.ReadFile(os.Getenv("RELAX_INPUT_JSON"))
+	if err == nil {
+		err = json.Unmarshal(raw, input)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "agent: input:", err)
+	}
+	return err == nil
+}
+
 // runAgent is the agent app of the tests.
 func runAgent() int {
 	var input struct {
 		Messages []chatMessage `json:"messages"`
 		Metadata agentTask     `json:"metadata"`
 	}
-	raw, err := os.ReadFile(os.Getenv("RELAX_INPUT_JSON"))
-	if err == nil {
-		err = json.Unmarshal(raw, &input)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "agent: input:", err)
+	if !readInput(&input) {
 		return 9
 	}
 	if say := os.Getenv("RELAXTEST_SAY"); say != "" { // in the place of the task
 		input.Messages[0]["content"] = say
 	}
 	task := input.Metadata
-	_, err = os.Stat("once")
+	_, err := os.Stat("once")
 	again := err == nil
 	switch task.Mode {
 	case "nocall":

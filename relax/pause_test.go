@@ -53,10 +53,6 @@ func TestPauseAbortsWhatHadJustPassedTheGate(t *testing.T) {
 }
 
 func TestPauseEnds(t *testing.T) {
-	hold := func(ctx context.Context, _ sglang.Call) (sglang.Result, error) {
-		<-ctx.Done()
-		return sglang.Result{}, context.Cause(ctx)
-	}
 	for _, tt := range []struct {
 		name string
 		end  func(e *Engine, s *session, cancel func())
@@ -74,7 +70,12 @@ func TestPauseEnds(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			e, s := openIdle(t, nil)
-			script(e, &scripted{generate: hold}) // it takes aborts and does nothing
+			sent := make(chan struct{})
+			script(e, &scripted{generate: func(ctx context.Context, _ sglang.Call) (sglang.Result, error) { // it takes aborts and does nothing
+				close(sent)
+				<-ctx.Done()
+				return sglang.Result{}, context.Cause(ctx)
+			}})
 			var posted sync.WaitGroup
 			posted.Add(1)
 			go func() {
@@ -83,7 +84,7 @@ func TestPauseEnds(t *testing.T) {
 					t.Errorf("answer %+v", a)
 				}
 			}()
-			until(t, func() bool { return passed(e) == 1 })
+			<-sent // a pause would withdraw what is only on its way
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			paused := make(chan error)

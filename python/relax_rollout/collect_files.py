@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -49,7 +50,7 @@ def open_writer(path: str) -> Writer:
     raise InvalidError(f"{path}: expected a name that ends with .parquet or .jsonl")
 
 
-class _File:
+class _File(ABC):
     """The file while it grows."""
 
     def __init__(self, target: Path) -> None:
@@ -57,8 +58,9 @@ class _File:
         self._part = target.with_name(f"{target.name}.part")
         self._rows = 0
 
+    @abstractmethod
     def _close(self) -> None:
-        raise NotImplementedError
+        """Ends the file, so that it may be renamed."""
 
     def __exit__(
         self, kind: type[BaseException] | None, err: BaseException | None, at: TracebackType | None

@@ -71,6 +71,27 @@ def go_on(engine):
     backend(engine, "/continue_generation", {})
 
 
+def pause_held(engine):
+    """Pauses an engine whose simulator is held, which then goes on."""
+    engine.pause(0)
+    go_on(engine)
+    assert engine.pause(SECONDS)
+
+
+def end_owing(engine, step, gate):
+    """Parks the request of the agent at the gate once only its Group is missing."""
+
+    def missing():
+        stats = engine.stats()
+        return (stats["rollout"], stats["debt"]) == (step, 1)
+
+    assert eventually(missing, SECONDS), engine.stats()
+    hold(engine)
+    gate.open()
+    assert eventually(lambda: engine.stats()["requests"]["backend"] == 1, SECONDS)
+    pause_held(engine)
+
+
 def hold_after(engine, tokens=3):
     """Holds the simulator once what runs there has so many more tokens than now."""
     running = lambda: backend(engine, "/get_load")[0]  # noqa: E731

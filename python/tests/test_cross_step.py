@@ -5,7 +5,18 @@ import itertools
 
 import pytest
 from conftest import AGENTS, eventually, task
-from holding import LONG, SECONDS, SIMULATOR, Gate, Running, go_on, hold, hold_after, scripted
+from holding import (
+    LONG,
+    SECONDS,
+    SIMULATOR,
+    Gate,
+    Running,
+    end_owing,
+    go_on,
+    hold_after,
+    pause_held,
+    scripted,
+)
 from test_rollout import spell
 
 import relax_rollout as rr
@@ -55,13 +66,6 @@ def end_step(engine, gate):
     gate.release()
     assert eventually(lambda: engine.stats()["debt"] == 0, SECONDS), engine.stats()
     go_on(engine)
-
-
-def pause(engine):
-    """Pauses an engine whose simulator is held."""
-    engine.pause(0)
-    go_on(engine)
-    assert engine.pause(SECONDS)
 
 
 # ---- partial rollout ----------------------------------------------------------------------------
@@ -158,7 +162,7 @@ def test_weights_are_updated_in_the_middle_of_a_step(open_engine):
     with Running(engine.rollout, 0, [scripted({"ask": "a long answer"})]) as running:
         for version in (1, 2):
             hold_after(engine)
-            pause(engine)
+            pause_held(engine)
             engine.set_weight_version(version)
             engine.resume()
     (row,) = running.result
@@ -209,24 +213,11 @@ def test_partitions_are_completed_by_later_steps(open_engine, tmp_path):
     hello = scripted({"ask": "hello"})
     tasks = iter([hello, slow(first), hello, slow(second)])
 
-    def end_owing(step, gate):
-        """Parks the slow agent's request once only its Group is missing."""
-
-        def missing():
-            stats = engine.stats()
-            return (stats["rollout"], stats["debt"]) == (step, 1)
-
-        assert eventually(missing, SECONDS), engine.stats()
-        hold(engine)
-        gate.open()
-        assert eventually(lambda: engine.stats()["requests"]["backend"] == 1, SECONDS)
-        pause(engine)
-
     batches = []
     for step, gate in enumerate((first, second)):
         engine.set_weight_version(step)
         with Running(engine.rollout, step, tasks) as running:
-            end_owing(step, gate)
+            end_owing(engine, step, gate)
         batches.append(running.result)
         engine.resume()
         for partition in running.result.report.partitions:

@@ -6,7 +6,7 @@ Sections 1.8, 4.3 and 4.5 of the reference's pipeline.
 import numpy as np
 import pytest
 from conftest import eventually
-from holding import LONG, SECONDS, SIMULATOR, Gate, Running, go_on, hold, hold_after
+from holding import LONG, SECONDS, SIMULATOR, Gate, Running, end_owing, go_on, hold_after
 from trainer import Client, DataSource, arguments, install
 
 import relax_rollout as rr
@@ -185,22 +185,6 @@ def test_debt_is_paid_by_later_steps(tmp_path):
     assert late.abort_count >= 1
     assert late.metadata["start_rollout_id"] == 0
     assert source.given == 4
-
-
-def end_owing(engine, step, gate):
-    """Parks the request of the agent at the gate once only its Group is missing."""
-
-    def missing():
-        stats = engine.stats()
-        return (stats["rollout"], stats["debt"]) == (step, 1)
-
-    assert eventually(missing, SECONDS), engine.stats()
-    hold(engine)
-    gate.open()
-    assert eventually(lambda: engine.stats()["requests"]["backend"] == 1, SECONDS)
-    engine.pause(0)
-    go_on(engine)
-    assert engine.pause(SECONDS)
 
 
 def test_a_group_is_carried_over_steps(tmp_path):

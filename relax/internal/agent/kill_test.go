@@ -190,7 +190,7 @@ func TestManyAndRunning(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			if _, err := exec.LookPath(tt.needs); err != nil {
-				t.Skipf("SKIPPED, no %s here: %v", tt.needs, err)
+				absent(t, "no %s here: %v", tt.needs, err)
 			}
 			g := newGang(t)
 			cfg := testConfig(t, g.script(tt.body+forever))

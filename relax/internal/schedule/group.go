@@ -110,14 +110,6 @@ func (m *Machine) newGroup(now time.Time, size int, eval bool) *group {
 	return g
 }
 
-// SessionRequested reports a Session's first model request. [Machine.RequestArrived] implies it.
-func (m *Machine) SessionRequested(now time.Time, ref SessionRef) []Action {
-	if g := m.live(ref); g != nil {
-		m.requested(g, ref.Seq)
-	}
-	return m.settle(now)
-}
-
 // live is the Group of a Session that runs, nil if either is over.
 func (m *Machine) live(ref SessionRef) *group {
 	g := m.groups[ref.Group]

@@ -68,6 +68,14 @@ func open(t *testing.T, m *Machine, rollout int64) []Action {
 	return actions
 }
 
+// SessionRequested is a first request that never comes to wait: tests of the barrier need no more.
+func (m *Machine) SessionRequested(now time.Time, ref SessionRef) []Action {
+	if g := m.live(ref); g != nil {
+		m.requested(g, ref.Seq)
+	}
+	return m.settle(now)
+}
+
 func ref(g, s int) SessionRef { return SessionRef{GroupID(g), s} }
 
 func TestStepDeliversItsGroups(t *testing.T) {
