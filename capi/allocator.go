@@ -20,6 +20,9 @@ const defaultPoolBytes = 1 << 30
 // arenas is the relax.Allocator over C memory of one engine. It knows every arena that is
 // still Go's: not freed and not handed to the host.
 type arenas struct {
+	// alloc is Alloc's part in C.
+	alloc func(size C.uint64_t, why *C.int) (*C.relaxc_arena, error)
+
 	mu     sync.Mutex
 	owned  map[*arena]struct{}
 	closed bool
@@ -40,18 +43,34 @@ func newArenas(cfg relax.Config) *arenas {
 		pool = defaultPoolBytes
 	}
 	C.relaxc_arena_configure(C.uint64_t(pool), C.uint64_t(max(cfg.ArenaLimitBytes, 0)))
-	return &arenas{owned: map[*arena]struct{}{}}
+	return &arenas{alloc: allocIn(cfg), owned: map[*arena]struct{}{}}
 }
 
-// Alloc returns an arena of at least size bytes, 64-byte aligned, with bytes of an earlier use.
+// allocIn chooses the kind of memory. What it returns has a system error where C said
+// RELAXC_ARENA_SYSTEM.
+func allocIn(cfg relax.Config) func(size C.uint64_t, why *C.int) (*C.relaxc_arena, error) {
+	if cfg.ArenaShared {
+		return func(size C.uint64_t, why *C.int) (*C.relaxc_arena, error) {
+			c, err := C.relaxc_arena_new_shared(size, why)
+			return c, err
+		}
+	}
+	return func(size C.uint64_t, why *C.int) (*C.relaxc_arena, error) {
+		c, err := C.relaxc_arena_new(size, why)
+		return c, err
+	}
+}
+
+// Alloc returns an arena of at least size bytes, 64-byte aligned, with bytes of an earlier use or
+// zeros.
 func (b *arenas) Alloc(size int) (relax.Arena, error) {
 	if size < 0 {
 		return nil, fmt.Errorf("relax: arena of %d bytes: %w", size, relax.ErrInvalid)
 	}
 	var why C.int
-	c := C.relaxc_arena_new(C.uint64_t(size), &why)
+	c, cause := b.alloc(C.uint64_t(size), &why)
 	if c == nil {
-		return nil, &memoryError{what: "a batch", size: size, limit: why == C.RELAXC_ARENA_LIMIT}
+		return nil, noArena(size, why, cause)
 	}
 	a := &arena{book: b, c: c, mem: unsafe.Slice((*byte)(C.relaxc_arena_base(c)), size)}
 	if !b.add(a) {
@@ -59,6 +78,20 @@ func (b *arenas) Alloc(size int) (relax.Arena, error) {
 		return nil, relax.ErrClosed
 	}
 	return a, nil
+}
+
+// noArena says why C gave no arena; only the system's refusal has a cause.
+func noArena(size int, why C.int, cause error) error {
+	err := &memoryError{what: "a batch", size: size}
+	switch why {
+	case C.RELAXC_ARENA_LIMIT:
+		err.reason = atLimit
+	case C.RELAXC_ARENA_TOO_LARGE:
+		err.reason = tooLarge
+	default:
+		err.cause = cause
+	}
+	return err
 }
 
 func (b *arenas) add(a *arena) bool {

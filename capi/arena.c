@@ -3,9 +3,12 @@
  */
 #include "arena.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "internal.h"
 
@@ -17,6 +20,7 @@ struct relaxc_arena {
   void *base;
   uint64_t size; /* asked for         */
   int class;     /* 1 << class mapped */
+  int fd;        /* -1: private       */
   relaxc_arena *next;
 };
 
@@ -35,7 +39,8 @@ static int class_of(uint64_t size) {
   return -1;
 }
 
-static void *map(int class) {
+static void *map_private(int class, int *fd) {
+  *fd = -1;
   void *base = mmap(NULL, class_bytes(class), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) return NULL;
@@ -45,10 +50,29 @@ static void *map(int class) {
   return base;
 }
 
+/* The file is as long as the class; what is never written of it takes no memory. Its length is
+ * sealed, so that no process can cut off what another one has mapped. */
+static void *map_shared(int class, int *fd) {
+  *fd = memfd_create("relax-batch", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (*fd < 0) return NULL;
+  void *base = MAP_FAILED;
+  if (ftruncate(*fd, (off_t)class_bytes(class)) == 0 &&
+      fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0)
+    base = mmap(NULL, class_bytes(class), PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+  if (base != MAP_FAILED) return base;
+  int cause = errno;
+  close(*fd);
+  errno = cause;
+  return NULL;
+}
+
+typedef void *mapper(int class, int *fd);
+
 static void unmap_all(relaxc_arena *list) {
   while (list != NULL) {
     relaxc_arena *next = list->next;
     munmap(list->base, class_bytes(list->class));
+    if (list->fd >= 0) close(list->fd);
     free(list);
     list = next;
   }
@@ -79,84 +103,121 @@ static relaxc_arena *evict(uint64_t keep) {
   return out;
 }
 
+/* Idle bytes that pool and limit have room for. The lock is held. */
+static uint64_t idle_allowed(void) {
+  if (limit == 0) return pool_cap;
+  uint64_t busy = use.mapped_bytes - use.idle_bytes;
+  uint64_t room = busy < limit ? limit - busy : 0;
+  return room < pool_cap ? room : pool_cap;
+}
+
 void relaxc_arena_configure(uint64_t pool_bytes, uint64_t limit_bytes) {
   pthread_mutex_lock(&mu);
   pool_cap = pool_bytes;
   limit = limit_bytes;
-  relaxc_arena *out = evict(pool_cap);
+  relaxc_arena *out = evict(idle_allowed());
   pthread_mutex_unlock(&mu);
   unmap_all(out);
 }
 
-/* Counts a new mapping, evicting idle arenas of other classes for it. Returns 0 and counts
- * nothing if the limit forbids it. The lock is held. */
+/* Counts a new mapping, evicting idle arenas of other classes for it. Returns 0, or counts
+ * nothing and returns what forbids it. The lock is held. */
 static int reserve(int class, relaxc_arena **out) {
   uint64_t want = class_bytes(class);
   *out = NULL;
   if (limit != 0) {
     uint64_t busy = use.mapped_bytes - use.idle_bytes;
-    if (want > limit || busy > limit - want) return 0;
+    if (want > limit) return RELAXC_ARENA_TOO_LARGE;
+    if (busy > limit - want) return RELAXC_ARENA_LIMIT;
     *out = evict(limit - want - busy);
   }
   use.mapped_bytes += want;
-  return 1;
+  return 0;
 }
 
 /* Maps a reserved class. If the system refuses, everything idle is given back to it first and
  * it is asked once more. */
-static void *map_reserved(int class) {
-  void *base = map(class);
+static void *map_reserved(int class, mapper *map, int *fd) {
+  void *base = map(class, fd);
   if (base != NULL) return base;
   pthread_mutex_lock(&mu);
   relaxc_arena *out = evict(0);
   pthread_mutex_unlock(&mu);
   unmap_all(out);
-  base = map(class);
+  base = map(class, fd);
   if (base != NULL) return base;
+  int cause = errno;
   pthread_mutex_lock(&mu);
   use.mapped_bytes -= class_bytes(class);
   pthread_mutex_unlock(&mu);
+  errno = cause;
   return NULL;
 }
 
-static relaxc_arena *new_mapping(int class, int *why) {
+static relaxc_arena *new_mapping(int class, mapper *map, int *why) {
+  *why = RELAXC_ARENA_SYSTEM;
   relaxc_arena *a = calloc(1, sizeof *a);
-  void *base = map_reserved(class);
-  if (a == NULL || base == NULL) {
-    *why = RELAXC_ARENA_SYSTEM;
-    if (base != NULL) {
-      munmap(base, class_bytes(class));
-      pthread_mutex_lock(&mu);
-      use.mapped_bytes -= class_bytes(class);
-      pthread_mutex_unlock(&mu);
-    }
-    free(a);
+  if (a == NULL) {
+    pthread_mutex_lock(&mu);
+    use.mapped_bytes -= class_bytes(class);
+    pthread_mutex_unlock(&mu);
+    errno = ENOMEM;
     return NULL;
   }
-  a->base = base;
+  a->base = map_reserved(class, map, &a->fd);
   a->class = class;
-  return a;
+  if (a->base != NULL) return a;
+  int cause = errno;
+  free(a);
+  errno = cause;
+  return NULL;
+}
+
+static relaxc_arena *impossible(int *why) {
+  *why = RELAXC_ARENA_SYSTEM;
+  errno = ENOMEM;
+  return NULL;
+}
+
+/* A new mapping of a class within the limit. */
+static relaxc_arena *fresh(int class, mapper *map, int *why) {
+  relaxc_arena *out = NULL;
+  pthread_mutex_lock(&mu);
+  int forbidden = reserve(class, &out);
+  pthread_mutex_unlock(&mu);
+  unmap_all(out);
+  if (forbidden) {
+    *why = forbidden;
+    return NULL;
+  }
+  return new_mapping(class, map, why);
 }
 
 relaxc_arena *relaxc_arena_new(uint64_t size, int *why) {
   int class = class_of(size);
-  if (class < 0) {
-    *why = RELAXC_ARENA_SYSTEM;
-    return NULL;
-  }
-  relaxc_arena *out = NULL;
+  if (class < 0) return impossible(why);
   pthread_mutex_lock(&mu);
   relaxc_arena *a = take_idle(class);
-  int allowed = a != NULL || reserve(class, &out);
   pthread_mutex_unlock(&mu);
-  unmap_all(out);
-  if (!allowed) {
-    *why = RELAXC_ARENA_LIMIT;
-    return NULL;
-  }
-  if (a == NULL) a = new_mapping(class, why);
+  if (a == NULL) a = fresh(class, map_private, why);
   if (a != NULL) a->size = size;
   return a;
+}
+
+relaxc_arena *relaxc_arena_new_shared(uint64_t size, int *why) {
+  int class = class_of(size);
+  if (class < 0) return impossible(why);
+  relaxc_arena *a = fresh(class, map_shared, why);
+  if (a != NULL) a->size = size;
+  return a;
+}
+
+int relaxc_arena_fd(const relaxc_arena *arena) { return arena->fd; }
+
+int relaxc_arena_export_fd(const relaxc_arena *arena) {
+  if (arena->fd < 0) return -1;
+  if (fcntl(arena->fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) return -1;
+  return fcntl(arena->fd, F_DUPFD_CLOEXEC, 3);
 }
 
 void *relaxc_arena_base(const relaxc_arena *arena) { return arena->base; }
@@ -172,13 +233,14 @@ void relaxc_arena_free(relaxc_arena *arena) {
   }
   uint64_t bytes = class_bytes(arena->class);
   pthread_mutex_lock(&mu);
-  int keep = bytes <= pool_cap && use.idle_bytes <= pool_cap - bytes;
+  use.mapped_bytes -= bytes;
+  uint64_t allowed = idle_allowed();
+  int keep = arena->fd < 0 && bytes <= allowed && use.idle_bytes <= allowed - bytes;
   if (keep) {
     arena->next = idle[arena->class];
     idle[arena->class] = arena;
+    use.mapped_bytes += bytes;
     use.idle_bytes += bytes;
-  } else {
-    use.mapped_bytes -= bytes;
   }
   pthread_mutex_unlock(&mu);
   if (!keep) unmap_all(arena);

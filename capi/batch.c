@@ -95,7 +95,7 @@ relax_batch *relaxc_batch_new(relaxc_arena *arena, const relaxc_batch_meta *meta
       .n_segments = meta->n_segments,
       .base = relaxc_arena_base(arena),
       .nbytes = relaxc_arena_size(arena),
-      .fd = -1,
+      .fd = relaxc_arena_fd(arena),
       .n_columns = n_columns,
       .columns = o->columns,
       .priv = o,
@@ -119,6 +119,11 @@ void relax_batch_release(relax_batch *batch) {
   delist(o);
   relaxc_arena_free(o->arena);
   free(o);
+}
+
+int32_t relax_batch_export_fd(relax_batch *batch) {
+  if (batch == NULL) return -1;
+  return relaxc_arena_export_fd(((owner *)batch->priv)->arena);
 }
 
 int64_t relax_live_batches(void) { return atomic_load(&live); }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"strings"
+	"syscall"
 	"testing"
 	"unsafe"
 
@@ -81,14 +83,38 @@ func TestLimit(t *testing.T) {
 	book := newArenas(relax.Config{ArenaLimitBytes: 1 << 20})
 	a := alloc(t, book, 10)
 	_, err := book.Alloc(10)
-	var refused *memoryError
-	if !errors.As(err, &refused) || !refused.limit {
-		t.Errorf("Alloc over the limit: %v", err)
+	if !errors.Is(err, relax.ErrNoMemory) || !strings.Contains(err.Error(), "would exceed option arena_limit_bytes") {
+		t.Errorf("Alloc at the limit: %v; the engine waits for ErrNoMemory only", err)
+	}
+	_, err = book.Alloc(1<<20 + 1)
+	if errors.Is(err, relax.ErrNoMemory) || err == nil || !strings.Contains(err.Error(), "more than option arena_limit_bytes") {
+		t.Errorf("Alloc of what never fits: %v; waiting does not help", err)
 	}
 	a.Free()
 	alloc(t, book, 10)
 	book.close()
 	newArenas(relax.Config{})
+}
+
+func TestSystemRefusal(t *testing.T) {
+	_, err := newArenas(relax.Config{}).Alloc(1 << 62)
+	if !errors.Is(err, relax.ErrNoMemory) || !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("Alloc of more than there is: %v", err)
+	}
+}
+
+func TestSharedBatchHasADescriptor(t *testing.T) {
+	book := newArenas(relax.Config{ArenaShared: true})
+	a := alloc(t, book, 80)
+	b, err := handOverIn(a, &relax.Batch{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.fd < 0 {
+		t.Errorf("fd = %d", b.fd)
+	}
+	release(b)
+	book.close()
 }
 
 func TestColumnOutsideItsArena(t *testing.T) {

@@ -18,18 +18,43 @@ var errAlready = errors.New("relax: an engine is already open in this process; c
 
 // A memoryError says that memory for the host could not be had.
 type memoryError struct {
-	what  string
-	size  int
-	limit bool
+	what   string
+	size   int
+	reason memoryReason
+	cause  error // the system's, if it gave one
 }
 
+// memoryReason is why there was no memory.
+type memoryReason uint8
+
+const (
+	refused  memoryReason = iota // by the system
+	atLimit                      // arena_limit_bytes is reached for now
+	tooLarge                     // arena_limit_bytes can never hold it
+)
+
 func (e *memoryError) Error() string {
-	if e.limit {
+	switch e.reason {
+	case atLimit:
 		return fmt.Sprintf("relax: %s of %d bytes would exceed option arena_limit_bytes; "+
 			"release batches, raise it, or lower rollout_batch_size", e.what, e.size)
+	case tooLarge:
+		return fmt.Sprintf("relax: %s of %d bytes, taken as the next power of two from 1 MiB, is more than option "+
+			"arena_limit_bytes allows in all; raise it, or lower rollout_batch_size", e.what, e.size)
 	}
-	return fmt.Sprintf("relax: no memory for %s of %d bytes", e.what, e.size)
+	text := fmt.Sprintf("relax: no memory for %s of %d bytes", e.what, e.size)
+	if e.cause != nil {
+		text += ": " + e.cause.Error()
+	}
+	return text
 }
+
+// Is tells the engine whether waiting until the host releases a batch can help.
+func (e *memoryError) Is(target error) bool {
+	return target == relax.ErrNoMemory && e.reason != tooLarge
+}
+
+func (e *memoryError) Unwrap() error { return e.cause }
 
 // statuses maps errors to the contract, first match first. A deadline is last among the
 // engine's own errors, because those may wrap one.

@@ -24,7 +24,7 @@ extern "C" {
 #endif
 
 #define RELAX_ABI_VERSION 1u /* breaks    */
-#define RELAX_ABI_MINOR 2u   /* additions */
+#define RELAX_ABI_MINOR 3u   /* additions */
 
 typedef int32_t relax_status;
 enum {
@@ -103,7 +103,7 @@ typedef struct relax_batch {
   int64_t n_segments;
   void *base;
   uint64_t nbytes;
-  int32_t fd; /* -1: private memory */
+  int32_t fd; /* of a shared batch, the batch's own; -1: private memory */
   uint32_t flags;
   uint32_t n_columns;
   const relax_column *columns;
@@ -208,6 +208,11 @@ void relax_bytes_free(relax_bytes *bytes);
 /* A DLManagedTensor* (versioned = 0) or DLManagedTensorVersioned* (versioned = 1) over one
  * column, holding a reference until its deleter runs. NULL: no such column, or no memory. */
 void *relax_column_dlpack(relax_batch *batch, uint32_t column, int32_t versioned);
+/* A descriptor of the memory of a shared batch (option "arena_shared") for another process of this
+ * machine: columns lie at their byte_offset in it. The caller closes it. The memory lives until
+ * the last process unmaps it; from the first call on new mappings can be read only or
+ * MAP_PRIVATE. -1: the batch is not shared, or this process has no descriptor left. */
+int32_t relax_batch_export_fd(relax_batch *batch);
 /* Batches that are still referenced in this process. */
 int64_t relax_live_batches(void);
 

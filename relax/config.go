@@ -234,4 +234,9 @@ type Config struct {
 	// (default 0: none) all batch memory. Used by the C ABI.
 	ArenaPoolBytes  int64 `json:"arena_pool_bytes"`
 	ArenaLimitBytes int64 `json:"arena_limit_bytes"`
+	// ArenaShared puts each batch into memory that other processes of this machine can map
+	// (a memfd): relax_batch_export_fd gives its descriptor. Such memory is not used again, so a
+	// batch costs its page faults anew, and one descriptor as long as it lives; forked children see
+	// what this process writes to it later. Default off. Used by the C ABI.
+	ArenaShared bool `json:"arena_shared"`
 }

@@ -2,10 +2,15 @@
  * arena_test.c: the pure C part of capi without Go, so that it can run under the sanitizers:
  * arenas, batches, DLPack, error text, forked children.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "../arena.h"
 #include "../batch.h"
@@ -80,12 +85,31 @@ static void limit_refuses_and_evicts(void) {
   CHECK_EQ(why, RELAXC_ARENA_LIMIT);
   relaxc_arena_free(a);
   expect_use(4 * MIB, 2 * MIB);
+  CHECK(relaxc_arena_new(5 * MIB, &why) == NULL);
+  CHECK_EQ(why, RELAXC_ARENA_TOO_LARGE);
   CHECK(relaxc_arena_new(3 * MIB, &why) == NULL); /* evicting a would not be enough */
   expect_use(4 * MIB, 2 * MIB);
   relaxc_arena *c = arena(1); /* evicts a, which is of another class */
   expect_use(3 * MIB, 0);
   relaxc_arena_free(b);
   relaxc_arena_free(c);
+  empty_pool();
+}
+
+/* An engine may be opened with a lower limit than the one before had. */
+static void a_lower_limit_holds_for_what_is_there(void) {
+  int why = 0;
+  relaxc_arena_configure(16 * MIB, 0);
+  relaxc_arena *a = arena(4 * MIB);
+  relaxc_arena_free(arena(MIB));
+  relaxc_arena_configure(16 * MIB, 2 * MIB);
+  expect_use(4 * MIB, 0);
+  CHECK(relaxc_arena_new(1, &why) == NULL);
+  CHECK_EQ(why, RELAXC_ARENA_LIMIT);
+  relaxc_arena_free(a);
+  expect_use(0, 0);
+  relaxc_arena_free(arena(2 * MIB));
+  expect_use(2 * MIB, 2 * MIB);
   empty_pool();
 }
 
@@ -114,8 +138,82 @@ static void system_refusal_gives_idle_memory_back(void) {
 }
 #endif
 
+static void shared_arenas_are_counted_and_not_kept(void) {
+  int why = 0;
+  relaxc_arena_configure(16 * MIB, 2 * MIB);
+  relaxc_arena *a = relaxc_arena_new_shared(MIB + 1, &why);
+  CHECK(a != NULL);
+  expect_use(2 * MIB, 0);
+  CHECK(relaxc_arena_new_shared(1, &why) == NULL);
+  CHECK_EQ(why, RELAXC_ARENA_LIMIT);
+  CHECK(relaxc_arena_new_shared(UINT64_MAX, &why) == NULL);
+  CHECK_EQ(why, RELAXC_ARENA_SYSTEM);
+  int fd = relaxc_arena_fd(a);
+  CHECK(fcntl(fd, F_GETFD) == FD_CLOEXEC);
+  CHECK(ftruncate(fd, 0) == -1 && errno == EPERM);
+  relaxc_arena_free(a);
+  CHECK(fcntl(fd, F_GETFD) == -1); /* closed */
+  expect_use(0, 0);
+  empty_pool();
+}
+
+/* Another process is played by a second mapping of the descriptor it would get. */
+static void exported_memory_outlives_its_arena(void) {
+  int why = 0;
+  relaxc_arena *a = relaxc_arena_new_shared(100, &why);
+  CHECK(a != NULL);
+  char *own = relaxc_arena_base(a);
+  strcpy(own, "before");
+  int fd = relaxc_arena_export_fd(a);
+  CHECK(fd >= 0 && fcntl(fd, F_GETFD) == FD_CLOEXEC);
+  CHECK(mmap(NULL, 100, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
+  CHECK_EQ(errno, EPERM);
+  CHECK(pwrite(fd, "x", 1, 0) == -1);
+  char *seen = mmap(NULL, 100, PROT_READ, MAP_SHARED, fd, 0);
+  char *copied = mmap(NULL, 100, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+  CHECK(seen != MAP_FAILED && copied != MAP_FAILED);
+  strcpy(copied, "mine");
+  CHECK(strcmp(seen, "before") == 0);
+  strcpy(own, "behind"); /* the owner's own mapping can still be written */
+  CHECK(strcmp(seen, "behind") == 0 && strcmp(copied, "mine") == 0);
+  int again = relaxc_arena_export_fd(a);
+  CHECK(again >= 0 && again != fd);
+  close(again);
+  relaxc_arena_free(a);
+  close(fd);
+  CHECK(strcmp(seen, "behind") == 0);
+  munmap(seen, 100);
+  munmap(copied, 100);
+  expect_use(0, 0);
+
+  a = arena(1);
+  CHECK_EQ(relaxc_arena_export_fd(a), -1);
+  relaxc_arena_free(a);
+  empty_pool();
+}
+
+static void shared_arenas_need_descriptors(void) {
+  struct rlimit before, none;
+  int why = 0;
+  CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  relaxc_arena *a = relaxc_arena_new_shared(1, &why);
+  none = before;
+  none.rlim_cur = 0;
+  CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  errno = 0;
+  relaxc_arena *b = relaxc_arena_new_shared(1, &why);
+  int cause = errno, fd = relaxc_arena_export_fd(a);
+  CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(b == NULL);
+  CHECK_EQ(why, RELAXC_ARENA_SYSTEM);
+  CHECK_EQ(cause, EMFILE);
+  CHECK_EQ(fd, -1);
+  relaxc_arena_free(a);
+  expect_use(0, 0);
+}
+
 /* A batch with tokens (4 int32), empty (0 float32) and reward (2 float64). */
-static relax_batch *batch(void) {
+static relax_batch *batch_in(relaxc_arena *a) {
   static const char names[] = "tokensemptyreward";
   const relaxc_column_spec columns[] = {
       {0, 6, 0, 4, RELAX_DOM_TOKEN, 0, 32},
@@ -123,13 +221,14 @@ static relax_batch *batch(void) {
       {11, 6, 64, 2, RELAX_DOM_SEQ, 2, 64},
   };
   const relaxc_batch_meta meta = {7, 3, 2, 4, 1};
-  relaxc_arena *a = arena(80);
   memcpy(relaxc_arena_base(a), (int32_t[]){10, 20, 30, 40}, 16);
   memcpy((char *)relaxc_arena_base(a) + 64, (double[]){0.5, -1}, 16);
   relax_batch *b = relaxc_batch_new(a, &meta, columns, 3, names, sizeof names - 1);
   CHECK(b != NULL);
   return b;
 }
+
+static relax_batch *batch(void) { return batch_in(arena(80)); }
 
 static void batch_describes_its_columns(void) {
   relax_batch *b = batch();
@@ -150,6 +249,23 @@ static void batch_describes_its_columns(void) {
   CHECK(((double *)c[2].data)[1] == -1);
   CHECK(c[2].data == (char *)b->base + c[2].byte_offset);
   CHECK_EQ(c[2].domain, RELAX_DOM_SEQ);
+  relax_batch_release(b);
+}
+
+static void shared_batches_give_descriptors(void) {
+  int why = 0;
+  relax_batch *b = batch_in(relaxc_arena_new_shared(80, &why));
+  CHECK(b->fd >= 0);
+  int fd = relax_batch_export_fd(b);
+  CHECK(fd >= 0 && fd != b->fd);
+  int32_t token;
+  CHECK_EQ(pread(fd, &token, sizeof token, (off_t)(b->columns[0].byte_offset + 8)), 4);
+  CHECK_EQ(token, 30);
+  close(fd);
+  relax_batch_release(b);
+  b = batch();
+  CHECK_EQ(relax_batch_export_fd(b), -1);
+  CHECK_EQ(relax_batch_export_fd(NULL), -1);
   relax_batch_release(b);
 }
 
@@ -294,6 +410,20 @@ static void child_releases_its_own_copy(void) {
   empty_pool();
 }
 
+/* The child closes its copy of the descriptor and unmaps; the parent's stay. */
+static void child_releases_a_shared_batch(void) {
+  int why = 0;
+  relaxc_arena_configure(8 * MIB, 0);
+  inherited = batch_in(relaxc_arena_new_shared(80, &why));
+  inherited_tensor = relax_column_dlpack(inherited, 0, 0);
+  in_forked_child(release_inherited);
+  CHECK(fcntl(inherited->fd, F_GETFD) >= 0);
+  CHECK_EQ(((int32_t *)inherited->columns[0].data)[2], 30);
+  inherited_tensor->deleter(inherited_tensor);
+  relax_batch_release(inherited);
+  expect_use(0, 0);
+}
+
 static atomic_int stop;
 
 static void *churn(void *unused) {
@@ -362,11 +492,16 @@ int main(void) {
   freed_arenas_are_reused();
   pool_keeps_to_its_cap();
   limit_refuses_and_evicts();
+  a_lower_limit_holds_for_what_is_there();
   impossible_size_is_refused();
 #ifndef __SANITIZE_THREAD__
   system_refusal_gives_idle_memory_back();
 #endif
+  shared_arenas_are_counted_and_not_kept();
+  exported_memory_outlives_its_arena();
+  shared_arenas_need_descriptors();
   batch_describes_its_columns();
+  shared_batches_give_descriptors();
   references_keep_a_batch();
   dlpack_holds_a_reference();
   bytes_are_copied_and_freed();
@@ -374,6 +509,7 @@ int main(void) {
   error_respects_struct_size();
   empty_pool();
   child_releases_its_own_copy();
+  child_releases_a_shared_batch();
   build_info_waits_for_load();
   forks_amid_churn_do_not_hang();
   threads_share_a_batch();

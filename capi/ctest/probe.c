@@ -23,7 +23,7 @@ static void versions(void) {
   const char *info = CALL(relax_build_info)();
   CHECK_HAS(info, "\"version\":\"");
   CHECK_HAS(info, "\"go\":\"go1.");
-  CHECK_HAS(info, "\"abi\":\"1.2\"");
+  CHECK_HAS(info, "\"abi\":\"1.3\"");
   CHECK_EQ(CALL(relax_live_batches)(), 0);
 }
 

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from .hooks import Hooks
     from .report import Balance, DatasetReport, Drop, DropExample, PartitionReport, StepReport
     from .row import Row, Segment, Turn
+    from .sharing import SharedBatch
 
 __all__ = [
     "AlreadyOpenError",
@@ -114,6 +115,7 @@ __all__ = [
     "RelaxError",
     "Row",
     "Segment",
+    "SharedBatch",
     "StateError",
     "StepFailedError",
     "StepReport",
@@ -149,6 +151,7 @@ _HOMES = {
         "StepReport",
     ),
     "row": ("Row", "Segment", "Turn"),
+    "sharing": ("SharedBatch",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -37,7 +37,7 @@ from .errors import (
 )
 
 ABI_VERSION = 1
-ABI_MINOR = 2
+ABI_MINOR = 3
 
 OK = 0
 TIMEOUT = 1
@@ -169,6 +169,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "relax_batch_release": (None, [ctypes.c_void_p]),
     "relax_bytes_free": (None, [ctypes.POINTER(CBytes)]),
     "relax_column_dlpack": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int32]),
+    "relax_batch_export_fd": (ctypes.c_int32, [ctypes.c_void_p]),
     "relax_live_batches": (ctypes.c_int64, []),
     "relax_signals_check": (ctypes.c_int32, []),
     "relax_signals_restore": (None, []),
@@ -534,6 +535,7 @@ class NativeBatch:
         self.n_segments: int = head.n_segments
         self.base: int = head.base or 0
         self.nbytes: int = head.nbytes
+        self.shared: bool = head.fd >= 0
         table = _Table(ctypes.addressof(head.columns.contents), head.n_columns)
         self.names = table.names
         self.info = table.info
@@ -541,6 +543,10 @@ class NativeBatch:
     def __del__(self) -> None:
         # A tenth of the price of weakref.finalize, which is a good part of a poll.
         self._give_back(self._address)
+
+    def export_fd(self) -> int:
+        """A descriptor of its own for another process, -1 if there is none left."""
+        return int(self._dll.relax_batch_export_fd(self._address))
 
     def dlpack(self, column: ColumnInfo, versioned: bool) -> object:
         """A DLPack capsule over a column. It holds a reference of its own on the batch."""

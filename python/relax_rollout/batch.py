@@ -68,10 +68,11 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from ._lib import ColumnInfo
-from .columns import BOUNDARIES, DTYPES, Column, Copy, Domain, Memory, dump, whole
+from .columns import BOUNDARIES, DTYPES, Column, Domain, Held, Memory, describe, whole, zeros
 from .columns import empty as empty_memory
 from .errors import ClosedError, InvalidError
 from .row import Row
+from .sharing import SharedBatch, share
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -238,6 +239,14 @@ class Batch:
 
         write_parquet(self, path)
 
+    def share(self) -> SharedBatch:
+        """A handle by which another process of this machine maps the rows, without a copy.
+
+        Needs the option ``arena_shared``; see :class:`SharedBatch`. Raises StateError without it,
+        and where the process has no descriptor left.
+        """
+        return share(self._open())
+
     def __len__(self) -> int:
         return self._open().n_seqs
 
@@ -275,7 +284,8 @@ class Batch:
         return f"Batch(rollout_id={self.rollout_id}, rows={len(self)}, tokens={self.n_tokens})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _load, (*dump(self._open()), self.report)
+        memory = self._open()
+        return _load, (*describe(memory), whole(memory).tobytes(), self.report)
 
 
 @dataclass(frozen=True)
@@ -334,6 +344,6 @@ def _load(
     data: bytes,
     report: StepReport | None,
 ) -> Batch:
-    memory = Copy(counts, columns, len(data))
-    memory.bytes[:] = np.frombuffer(data, np.uint8)
-    return Batch(memory, report)
+    room = zeros(len(data))
+    room[:] = np.frombuffer(data, np.uint8)
+    return Batch(Held(counts, columns, room), report)

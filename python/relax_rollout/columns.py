@@ -1,4 +1,4 @@
-"""Where a batch lies: its columns, in the library's arena or in a copy of one.
+"""Where a batch lies: its columns, in the library's arena or in memory that Python holds.
 
 May enter: the library's column descriptions. Never: what rows mean.
 """
@@ -48,7 +48,7 @@ _CPU = (1, 0)
 
 
 class Memory(Protocol):
-    """Where a batch lies: the library's arena, or a copy of one."""
+    """Where a batch lies: the library's arena, or memory that Python holds."""
 
     @property
     def batch_id(self) -> int:
@@ -155,18 +155,27 @@ class Column:
 _ALIGN = 64
 
 
-class Copy:
-    """A batch in memory of Python's own: what unpickling gives, and a step without rows."""
+def zeros(nbytes: int) -> npt.NDArray[np.uint8]:
+    """New memory, aligned as columns are."""
+    room = np.zeros(nbytes + _ALIGN, np.uint8)
+    shift = -room.ctypes.data % _ALIGN
+    return room[shift : shift + nbytes]
+
+
+class Held:
+    """A batch in memory that Python holds: what unpickling gives, what another process shares, and
+    a step without rows."""
 
     def __init__(
-        self, counts: tuple[int, int, int, int, int], columns: list[ColumnInfo], nbytes: int
+        self,
+        counts: tuple[int, int, int, int, int],
+        columns: list[ColumnInfo],
+        data: npt.NDArray[np.uint8],
     ) -> None:
         self.batch_id, self.rollout_id, self.n_seqs, self.n_tokens, self.n_segments = counts
-        self._buffer = np.zeros(nbytes + _ALIGN, np.uint8)
-        shift = -self._buffer.ctypes.data % _ALIGN
-        self.bytes = self._buffer[shift : shift + nbytes]
-        self.base: int = self._buffer.ctypes.data + shift
-        self.nbytes = nbytes
+        self._data = data
+        self.base: int = data.ctypes.data
+        self.nbytes = len(data)
         self._columns = {c.name: c._replace(address=self.base + c.offset) for c in columns}
         self.names = tuple(self._columns)
 
@@ -185,8 +194,8 @@ class Copy:
             return view.__dlpack__()
 
 
-def dump(memory: Memory) -> tuple[tuple[int, ...], list[ColumnInfo], bytes]:
-    """What a copy of the memory is made of: its counts, columns and bytes."""
+def describe(memory: Memory) -> tuple[tuple[int, int, int, int, int], list[ColumnInfo]]:
+    """The counts and columns that :class:`Held` takes."""
     counts = (
         memory.batch_id,
         memory.rollout_id,
@@ -194,7 +203,7 @@ def dump(memory: Memory) -> tuple[tuple[int, ...], list[ColumnInfo], bytes]:
         memory.n_tokens,
         memory.n_segments,
     )
-    return counts, [memory.info(name) for name in memory.names], whole(memory).tobytes()
+    return counts, [memory.info(name) for name in memory.names]
 
 
 def whole(memory: Memory) -> npt.NDArray[np.uint8]:
@@ -244,4 +253,4 @@ def empty(rollout_id: int) -> Memory:
         ColumnInfo(i, name, 0, 1 if domain == 2 else 0, i * _ALIGN, code, bits, domain)
         for i, (name, code, bits, domain) in enumerate(COLUMNS)
     ]
-    return Copy((0, rollout_id, 0, 0, 0), columns, len(columns) * _ALIGN)
+    return Held((0, rollout_id, 0, 0, 0), columns, zeros(len(columns) * _ALIGN))

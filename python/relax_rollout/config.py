@@ -314,6 +314,11 @@ class Config:
     arena_limit_bytes: int | None = _option(
         "Bound on all batch memory, in bytes; 0 for none. Default: 0."
     )
+    arena_shared: bool | None = _option(
+        "Puts each batch into memory that other processes of this machine can map, for "
+        "Batch.share(). Such memory is not used again, so each batch costs its page faults anew. "
+        "Default: false."
+    )
 
     def __new__(cls, **options: Any) -> Config:
         """Refuses unknown options, before __init__ would with a TypeError that helps less."""

@@ -14,7 +14,7 @@ from test_batch import inside
 
 import relax_rollout as rr
 from relax_rollout import _lib
-from relax_rollout.columns import Copy
+from relax_rollout.columns import Held, zeros
 
 
 @pytest.fixture
@@ -246,10 +246,10 @@ def routed():
         bits = 8 * values.itemsize
         infos.append(_lib.ColumnInfo(number, name, 0, len(values), at, 0, bits, domain))
         at += 64
-    memory = Copy((1, 0, 2, 5, 0), infos, at)
+    room = zeros(at)
     for info, (values, _) in zip(infos, columns.values(), strict=True):
-        memory.bytes[info.offset : info.offset + values.nbytes] = values.view(np.uint8)
-    return rr.Batch(memory)
+        room[info.offset : info.offset + values.nbytes] = values.view(np.uint8)
+    return rr.Batch(Held((1, 0, 2, 5, 0), infos, room))
 
 
 def test_routed_experts(routed):
