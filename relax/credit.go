@@ -261,12 +261,15 @@ func (c *core) fail(g *group, reason schedule.Reason, cause string) {
 	c.apply(c.machine.GroupFailed(time.Now(), g.id, reason, cause))
 }
 
-// advantageContext is one context as an advantage hook sees it. Only metadata goes through
-// (guide, Custom Advantage).
+// advantageContext is one context as an advantage hook sees it: its metadata (guide, Custom
+// Advantage) and what the reference adds to that (reference pipeline 5.3). No messages, no reward.
 type advantageContext struct {
 	Name     *string                    `json:"name"` // null for an implicit export
 	Metadata map[string]json.RawMessage `json:"metadata"`
 	Turns    int                        `json:"turns"`
+	// StartRollout and Trace are what the row's meta_json will have.
+	StartRollout int64           `json:"start_rollout_id"`
+	Trace        json.RawMessage `json:"agentic_trace"`
 }
 
 // advantageRequest is the Data of an EventAdvantage.
@@ -282,7 +285,7 @@ func advantageRequest(g *group) any {
 	for _, s := range g.sessions {
 		entry := sessionContexts{SessionID: s.id}
 		for _, e := range s.results {
-			context := advantageContext{Metadata: e.metadata, Turns: e.lineage.Turns}
+			context := advantageContext{Metadata: e.metadata, Turns: e.lineage.Turns, StartRollout: e.lineage.StartRollout, Trace: e.trace}
 			if e.name != "" {
 				context.Name = &e.name
 			}

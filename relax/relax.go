@@ -69,7 +69,7 @@ const (
 	// {"rollout", "eval": true, "dataset", "scored", "done", "total"} in samples of the dataset that runs.
 	EventProgress EventKind = 6
 	// EventAdvantage asks for the training credit of Data {"group_id", "sessions": [{"session_id",
-	// "contexts": [{"name", "metadata", "turns"}, ...]}, ...]} when Config.CustomAdvantage is set.
+	// "contexts": [{"name", "metadata", "turns", "start_rollout_id", "agentic_trace"}, ...]}, ...]} when Config.CustomAdvantage is set.
 	// Reply with {"advantages": [[value, ...], ...]}: for each session one value for each of its
 	// contexts, in that order: a number, or a list with one for each of its turns.
 	// {"advantages": null} filters the Group, {"error": text} drops it.

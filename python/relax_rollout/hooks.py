@@ -30,7 +30,8 @@ ScoreHook: TypeAlias = Callable[[list[Sample]], Any]
 
 MetadataBySlot: TypeAlias = list[dict[str | None, dict[str, Any]]]
 """For each Session of a Group, in order, the metadata of each exported context by its name; the
-name of an implicit export is None (guide, Custom Advantage for Multi-Agent Credit)."""
+name of an implicit export is None (guide, Custom Advantage for Multi-Agent Credit). As in the
+reference it has ``rollout_turns``, ``start_rollout_id`` and ``agentic_trace`` too."""
 
 AdvantageHook: TypeAlias = Callable[[MetadataBySlot], Any]
 """Returns the training credit of each context in the same shape: a number, or a list with one for
@@ -255,7 +256,7 @@ async def advantage_reply(
     """
     sessions = data.get("sessions", [])
     contexts = [[(c["name"], int(c.get("turns", 0))) for c in s["contexts"]] for s in sessions]
-    slots = [{c["name"]: c["metadata"] for c in s["contexts"]} for s in sessions]
+    slots = [{c["name"]: _slot_metadata(c) for c in s["contexts"]} for s in sessions]
     values = await call("", hook, slots)
     if values is None:
         return {"advantages": None}
@@ -272,6 +273,27 @@ async def advantage_reply(
             for i, s in enumerate(sessions)
         ]
     }
+
+
+def full_metadata(
+    metadata: Mapping[str, Any], start_rollout_id: Any, turns: int, trace: Any
+) -> dict[str, Any]:
+    """A context's metadata with what the reference adds to it (its pipeline, 5.3 and 6.2).
+
+    >>> full_metadata({"outcome": 1}, 3, 2, None)
+    {'start_rollout_id': 3, 'outcome': 1, 'rollout_turns': 2}
+    """
+    out = {"start_rollout_id": start_rollout_id, **metadata, "rollout_turns": turns}
+    return out | ({"agentic_trace": trace} if trace else {})
+
+
+def _slot_metadata(context: Mapping[str, Any]) -> dict[str, Any]:
+    return full_metadata(
+        context["metadata"],
+        context.get("start_rollout_id"),
+        context.get("turns", 0),
+        context.get("agentic_trace"),
+    )
 
 
 def _session_values(

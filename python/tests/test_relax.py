@@ -253,6 +253,9 @@ def test_custom_advantage_of_contexts(monkeypatch, tmp_path):
 
     def advantage(slots):
         seen.extend(slots)
+        for metadata in (m for slot in slots for m in slot.values()):
+            assert metadata["rollout_turns"] == len(metadata["agentic_trace"]["turns"]) == 1
+            assert metadata["start_rollout_id"] == 0
         return [{"main": s["main"]["outcome"], "searcher_0": 0.5} for s in slots]
 
     install(monkeypatch, "trainers_advantage", advantage=advantage)

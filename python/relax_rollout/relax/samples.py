@@ -15,6 +15,7 @@ import numpy as np
 
 from ..batch import Batch
 from ..errors import InvalidError
+from ..hooks import full_metadata
 from ..row import Row
 
 Decode: TypeAlias = Callable[[list[int]], str]
@@ -187,12 +188,12 @@ def status_of(sample: Any, truncated: bool) -> Any:
 
 def metadata_of(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata of spec/reference-pipeline.md 6.2."""
-    out = untagged(meta["metadata"])
-    out.setdefault("start_rollout_id", meta.get("start_rollout_id"))
-    out["rollout_turns"] = len(meta.get("turns") or ())
-    if trace := meta.get("agentic_trace"):
-        out["agentic_trace"] = trace
-    return out
+    return full_metadata(
+        untagged(meta["metadata"]),
+        meta.get("start_rollout_id"),
+        len(meta.get("turns") or ()),
+        meta.get("agentic_trace"),
+    )
 
 
 def non_generation_time(metadata: Mapping[str, Any]) -> float:
