@@ -53,16 +53,15 @@ type core struct {
 	runDir      runDir
 	traces      *tracer // nil unless trace_dir is set
 
-	goroutines  *safego.Group
-	ctx         context.Context // ends at close, with the reason as its cause
-	cancel      context.CancelCauseFunc
-	events      *eventQueue
-	weight      atomic.Int64
-	lastTicket  atomic.Uint64
-	shortStarts atomic.Int64 // Sessions whose agents are to be started again later
-	inbox       chan func()
-	closing     chan struct{} // holds one token while a close runs, and guards closed
-	closed      bool          // nothing runs any more, and the rest was freed
+	goroutines *safego.Group
+	ctx        context.Context // ends at close, with the reason as its cause
+	cancel     context.CancelCauseFunc
+	events     *eventQueue
+	weight     atomic.Int64
+	lastTicket atomic.Uint64
+	inbox      chan func()
+	closing    chan struct{} // holds one token while a close runs, and guards closed
+	closed     bool          // nothing runs any more, and the rest was freed
 
 	sessionsMu sync.Mutex
 	sessions   map[string]*session // by bearer token, only while requests are answered

@@ -49,9 +49,10 @@ func (s *session) standBack(failed error, pause time.Duration) bool {
 	s.mu.Lock()
 	first := s.shortage == nil
 	s.shortage = failed
+	if first {
+		s.shortSince = time.Now()
+	}
 	s.mu.Unlock()
-	c.shortStarts.Add(1)
-	defer c.shortStarts.Add(-1)
 	if first {
 		c.post(func() {
 			c.log(observe.Status(observe.Warning, "An agent could not be started for now and is started again later",
@@ -66,6 +67,13 @@ func (s *session) standBack(failed error, pause time.Duration) bool {
 	case <-s.ctx.Done():
 		return false
 	}
+}
+
+// short says since when the Session's agent cannot be started for want of something.
+func (s *session) short() (since time.Time, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.shortSince, s.shortage != nil && s.process == nil
 }
 
 // discreet is a text without the Session's credential, for logs while that is good.

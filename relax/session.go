@@ -53,26 +53,27 @@ type session struct {
 	ctx    context.Context // ends when requests are no longer answered
 	cancel context.CancelCauseFunc
 
-	mu       sync.Mutex
-	forest   *forest.Forest
-	live     int           // requests being answered
-	idle     chan struct{} // closed while live is 0
-	over     bool          // no new requests
-	requests int           // accepted so far, for request ids
-	turns    []*pending    // on their way
-	answered []*pending    // finished, newest last, for retries
-	taken    int64         // sampled tokens, committed or not
-	lost     int64         // those that were never committed
-	lastErr  error         // last backend failure, for a drop's cause
-	shortage error         // why the last start failed that was made again, for the same
-	process  *agent.Process
-	killed   bool
-	note     string         // why it was killed, if its log is to be kept
-	results  []*export      // set by run when the Session ended well
-	side     []*forest.Node // contexts an implicit export left out
-	log      []observe.Request
-	faults   int // failed requests, also those that log has no room for
-	retries  []observe.Retry
+	mu         sync.Mutex
+	forest     *forest.Forest
+	live       int           // requests being answered
+	idle       chan struct{} // closed while live is 0
+	over       bool          // no new requests
+	requests   int           // accepted so far, for request ids
+	turns      []*pending    // on their way
+	answered   []*pending    // finished, newest last, for retries
+	taken      int64         // sampled tokens, committed or not
+	lost       int64         // those that were never committed
+	lastErr    error         // last backend failure, for a drop's cause
+	shortage   error         // why the last start failed that was made again, for the same
+	shortSince time.Time     // when the first of them failed
+	process    *agent.Process
+	killed     bool
+	note       string         // why it was killed, if its log is to be kept
+	results    []*export      // set by run when the Session ended well
+	side       []*forest.Node // contexts an implicit export left out
+	log        []observe.Request
+	faults     int // failed requests, also those that log has no room for
+	retries    []observe.Retry
 	// joined and replayed count retries, also those that retries has no room for.
 	joined, replayed int
 	// exported brackets the export, since began; trace is set by run when the Session is over and

@@ -87,6 +87,9 @@ func (c *core) waitsOf(w *waits, g *group) {
 	for _, s := range g.sessions {
 		n, since := s.abandoned()
 		w.addAll("client_grace", "a client that left: it may try again (disconnect_grace)", n, w.now.Sub(since).Seconds())
+		if since, ok := s.short(); ok && g.reason == "" {
+			w.add("agent_start", "the host: it lacks processes, memory, descriptors or disk space; starts are made again (agent_first_request_timeout)", since)
+		}
 	}
 	switch {
 	case g.reason != "":
@@ -121,14 +124,11 @@ func (c *core) waitOf(k *ticket, counts *schedule.Counts) (what, owner string) {
 
 // waitsOutside adds what waits in other rooms.
 func (c *core) waitsOutside(w *waits) {
-	if n := c.shortStarts.Load(); n > 0 {
-		w.addAll("agent_start", "the host: it lacks processes, memory, descriptors or disk space; starts are made again (agent_first_request_timeout)", int(n), 0)
-	}
-	if starting := c.launcher.Stats(); starting.Waiting > 0 {
-		w.addAll("agent_start", "other starts (agent_start_concurrency)", starting.Waiting, 0)
-	}
+	starting := c.launcher.Stats()
+	w.addAll("agent_start", "other starts (agent_start_concurrency)", starting.Waiting, starting.WaitingSeconds)
 	if b, ok := c.backend.(statsBackend); ok {
-		w.addAll("permit", "other requests at the backend (sglang_server_concurrency)", b.Stats().Waiting, 0)
+		calls := b.Stats()
+		w.addAll("permit", "other requests at the backend (sglang_server_concurrency); counted as backend too", calls.Waiting, calls.WaitingSeconds)
 	}
 }
 

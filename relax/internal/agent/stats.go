@@ -6,8 +6,11 @@ import "sync/atomic"
 
 // Stats is what a launcher does and did.
 type Stats struct {
-	// Waiting starts wait for their turn (option agent_start_concurrency), Starting ones have it.
-	Waiting  int `json:"waiting"`
+	// Waiting starts wait for their turn (option agent_start_concurrency), the first of them for
+	// WaitingSeconds; Starting ones have it.
+	Waiting        int     `json:"waiting"`
+	WaitingSeconds float64 `json:"waiting_seconds"`
+
 	Starting int `json:"starting"`
 	// Live processes are started and not yet cleaned up.
 	Live int `json:"live"`
@@ -49,7 +52,7 @@ func (c *counters) add(exit Exit) {
 func (l *Launcher) Stats() Stats {
 	starting, waiting := l.turns.counts()
 	return Stats{
-		Waiting: waiting, Starting: starting, Live: l.Live(), StartConcurrency: l.cfg.StartConcurrency,
+		Waiting: waiting, WaitingSeconds: l.turns.longest().Seconds(), Starting: starting, Live: l.Live(), StartConcurrency: l.cfg.StartConcurrency,
 		Started: l.counts.started.Load(), StartFailed: l.counts.failed.Load(),
 		LeftBehind: l.counts.left.Load(), SupervisorsLost: l.counts.lost.Load(),
 	}

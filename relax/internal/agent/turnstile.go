@@ -7,6 +7,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"time"
 )
 
 // defaultStarts is how many agents may be starting at once if nobody says: twice the
@@ -20,9 +21,15 @@ type turnstile struct {
 	mu      sync.Mutex
 	free    int
 	busy    int
-	waiting list.List // of chan struct{}; closed when its owner is let in
+	waiting list.List // of waiter
 	over    chan struct{}
 	closed  bool
+}
+
+// A waiter's turn is closed when it is let in.
+type waiter struct {
+	turn  chan struct{}
+	since time.Time
 }
 
 func newTurnstile(n int) *turnstile {
@@ -76,7 +83,7 @@ func (t *turnstile) queue() (turn chan struct{}, place *list.Element, err error)
 		return nil, nil, nil
 	}
 	turn = make(chan struct{})
-	return turn, t.waiting.PushBack(turn), nil
+	return turn, t.waiting.PushBack(waiter{turn, time.Now()}), nil
 }
 
 // leave ends one start and lets the next in.
@@ -89,7 +96,7 @@ func (t *turnstile) leave() {
 		t.busy--
 		return
 	}
-	close(t.waiting.Remove(next).(chan struct{}))
+	close(t.waiting.Remove(next).(waiter).turn)
 }
 
 // close sends away everybody who waits. It may be called again.
@@ -106,4 +113,14 @@ func (t *turnstile) counts() (starting, waiting int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.busy, t.waiting.Len()
+}
+
+// longest is how long the first in the line has waited, 0 if there is none.
+func (t *turnstile) longest() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if first := t.waiting.Front(); first != nil {
+		return time.Since(first.Value.(waiter).since)
+	}
+	return 0
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 )
 
 func TestTurnstileIsFirstComeFirstServed(t *testing.T) {
@@ -116,7 +117,7 @@ func TestTurnGivenUpAtTheMomentItComes(t *testing.T) {
 		t.Error("the next was not let in")
 	}
 	turns.leave()
-	if busy, waiting := turns.counts(); busy != 0 || waiting != 0 || turns.free != 1 {
+	if busy, waiting := turns.counts(); busy != 0 || waiting != 0 || turns.free != 1 || turns.longest() != 0 {
 		t.Errorf("busy %d, waiting %d, free %d at the end", busy, waiting, turns.free)
 	}
 }
@@ -129,6 +130,10 @@ func TestTurnstileClose(t *testing.T) {
 	got := make(chan error)
 	go func() { got <- turns.enter(context.Background()) }()
 	awaitCond(t, "waiting start", func() bool { _, waiting := turns.counts(); return waiting == 1 })
+	time.Sleep(time.Millisecond)
+	if waited := turns.longest(); waited < time.Millisecond || waited > patience {
+		t.Errorf("the first in the line has waited %s", waited)
+	}
 	turns.close()
 	turns.close()
 	if err := <-got; !errors.Is(err, ErrClosed) {

@@ -120,7 +120,7 @@ func (c *Client) Generate(ctx context.Context, call Call) (Result, error) {
 	}
 	defer c.unregister(call.RID, f)
 
-	granted, err := c.slots.acquire(ctx, f.aborted)
+	granted, err := c.slots.acquire(ctx, c.cfg.Now(), f.aborted)
 	if err != nil {
 		return Result{}, fmt.Errorf("request %s: %w", call.RID, err)
 	}

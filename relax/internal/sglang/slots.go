@@ -3,6 +3,7 @@ package sglang
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // slots bounds the calls in flight and serves those that wait in their order. The bound moves
@@ -16,18 +17,19 @@ type slots struct {
 
 type slotWait struct {
 	granted chan struct{}
+	since   time.Time
 	left    bool // it stopped waiting
 }
 
-// acquire takes a slot. It is false if the call was aborted first, and an error when ctx ended.
-func (s *slots) acquire(ctx context.Context, aborted <-chan struct{}) (bool, error) {
+// acquire takes a slot, now. It is false if the call was aborted first, and an error when ctx ended.
+func (s *slots) acquire(ctx context.Context, now time.Time, aborted <-chan struct{}) (bool, error) {
 	s.mu.Lock()
 	if s.used < s.limit && len(s.waiting) == 0 {
 		s.used++
 		s.mu.Unlock()
 		return true, nil
 	}
-	w := &slotWait{granted: make(chan struct{})}
+	w := &slotWait{granted: make(chan struct{}), since: now}
 	s.waiting = append(s.waiting, w)
 	s.mu.Unlock()
 	select {
@@ -89,14 +91,17 @@ func (s *slots) trim() {
 	}
 }
 
-// queued is how many calls wait.
-func (s *slots) queued() (n int) {
+// queued is how many calls wait, and since when the first of them does.
+func (s *slots) queued() (n int, since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, w := range s.waiting {
-		if !w.left {
-			n++
+		if w.left {
+			continue
+		}
+		if n++; n == 1 {
+			since = w.since
 		}
 	}
-	return n
+	return n, since
 }

@@ -4,21 +4,22 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 )
 
 func TestSlots(t *testing.T) {
 	s := slots{limit: 2}
 	never := make(chan struct{})
 	for range 2 {
-		if ok, err := s.acquire(t.Context(), never); !ok || err != nil {
+		if ok, err := s.acquire(t.Context(), time.Now(), never); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 	}
 	order := make(chan int, 8)
 	wait := func(n int, ctx context.Context, aborted chan struct{}) {
-		done := s.queued()
+		done, _ := s.queued()
 		go func() {
-			ok, err := s.acquire(ctx, aborted)
+			ok, err := s.acquire(ctx, time.Unix(int64(n), 0), aborted)
 			switch {
 			case ok:
 				order <- n
@@ -28,7 +29,7 @@ func TestSlots(t *testing.T) {
 				order <- 100 + n
 			}
 		}()
-		for s.queued() == done {
+		for now := done; now == done; now, _ = s.queued() {
 		}
 	}
 	cause := errors.New("left")
@@ -48,6 +49,9 @@ func TestSlots(t *testing.T) {
 		t.Errorf("aborted: %d", n)
 	}
 	for _, want := range []int{1, 4} {
+		if n, since := s.queued(); n == 0 || !since.Equal(time.Unix(int64(want), 0)) {
+			t.Errorf("%d wait since %s, want the first since %d", n, since, want)
+		}
 		s.release()
 		if n := <-order; n != want {
 			t.Errorf("served %d, want %d", n, want)
@@ -61,7 +65,8 @@ func TestSlots(t *testing.T) {
 	for range 3 {
 		s.release()
 	}
-	if ok, _ := s.acquire(t.Context(), never); !ok || s.used != 1 || s.queued() != 0 {
-		t.Errorf("%d used, %d wait", s.used, s.queued())
+	ok, _ := s.acquire(t.Context(), time.Now(), never)
+	if n, since := s.queued(); !ok || s.used != 1 || n != 0 || !since.IsZero() {
+		t.Errorf("%d used, %d wait since %s", s.used, n, since)
 	}
 }

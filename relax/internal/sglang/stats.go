@@ -11,10 +11,12 @@ type Stats struct {
 	// Workers are those requests go to and those that still have some, by URL.
 	Workers []WorkerStats `json:"workers"`
 	// InFlight counts generate calls that have not returned; Waiting are those of them that
-	// wait for a slot (Config.Concurrency), Aborting those that were asked to end.
-	InFlight int `json:"in_flight"`
-	Waiting  int `json:"waiting"`
-	Aborting int `json:"aborting"`
+	// wait for a slot (Config.Concurrency), the first of them for WaitingSeconds, Aborting those
+	// that were asked to end.
+	InFlight       int     `json:"in_flight"`
+	Waiting        int     `json:"waiting"`
+	WaitingSeconds float64 `json:"waiting_seconds"`
+	Aborting       int     `json:"aborting"`
 	// SessionsClosed and SessionCloseFailures count CloseSession calls that every worker
 	// took, and others.
 	SessionsClosed       int64 `json:"sessions_closed"`
@@ -47,7 +49,7 @@ type WorkerStats struct {
 
 // Stats returns a snapshot.
 func (c *Client) Stats() Stats {
-	waiting := c.slots.queued()
+	waiting, since := c.slots.queued()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := Stats{
@@ -56,6 +58,9 @@ func (c *Client) Stats() Stats {
 	}
 	oldest := c.oldestAttempts()
 	now := c.cfg.Now()
+	if waiting > 0 {
+		out.WaitingSeconds = now.Sub(since).Seconds()
+	}
 	for _, w := range c.fleet.all(c.root) {
 		if w.load == 0 && w == c.root && !slices.Contains(c.fleet.active, w) {
 			continue // a router nothing goes through
