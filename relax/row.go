@@ -30,12 +30,15 @@ type rowMeta struct {
 type turnMeta struct {
 	RequestID string `json:"request_id"`
 	// Start and Length place the turn's sampled tokens in the row.
-	Start      int     `json:"start"`
-	Length     int     `json:"response_length"`
-	Aborts     int     `json:"abort_count"`
-	Status     string  `json:"status"`
-	Seconds    float64 `json:"generation_elapsed_s"`
-	ParseError string  `json:"parse_error,omitempty"`
+	Start   int     `json:"start"`
+	Length  int     `json:"response_length"`
+	Aborts  int     `json:"abort_count"`
+	Status  string  `json:"status"`
+	Seconds float64 `json:"generation_elapsed_s"`
+	// PromptTokens were sent to the backend, over all attempts; CachedTokens of them it had already.
+	PromptTokens int    `json:"prompt_tokens"`
+	CachedTokens int    `json:"cached_tokens"`
+	ParseError   string `json:"parse_error,omitempty"`
 	// Masked: another row of the Session trains the turn (shared_prefix_loss), its loss mask is 0 here.
 	Masked bool `json:"masked,omitempty"`
 }
@@ -115,7 +118,7 @@ func newTurnMeta(g *forest.Generation, turn forest.Turn) turnMeta {
 	}
 	return turnMeta{
 		RequestID: g.RequestID, Start: turn.Start, Length: len(g.IDs), Aborts: g.Aborts, Status: status,
-		Seconds: g.Seconds, ParseError: g.ParseError, Masked: turn.Masked,
+		Seconds: g.Seconds, PromptTokens: g.PromptTokens, CachedTokens: g.CachedTokens, ParseError: g.ParseError, Masked: turn.Masked,
 	}
 }
 

@@ -22,6 +22,8 @@ type simulatorOptions struct {
 	// Experts is the shape of a mixture-of-experts model. Default: what use_rollout_routing_replay
 	// asks for, with 8 experts a layer, or as many as a token sees.
 	Experts *sglangtest.Experts `json:"experts"`
+	// Drafts makes answers carry the counts of speculative decoding with so many draft tokens a step.
+	Drafts int `json:"drafts"`
 	// Faults are sglangtest fault rules.
 	Faults json.RawMessage `json:"faults"`
 }
@@ -31,12 +33,12 @@ func openSimulator(document json.RawMessage, format *chat.Format, shape expertSh
 	var o simulatorOptions
 	if len(document) > 0 {
 		if err := decodeStrict(document, &o); err != nil {
-			return nil, &OptionError{Option: "simulator", Problem: "expected an object with policy, seed, start_delay_ms, token_delay_ms, context_len, experts, faults", Err: err}
+			return nil, &OptionError{Option: "simulator", Problem: "expected an object with policy, seed, start_delay_ms, token_delay_ms, context_len, experts, drafts, faults", Err: err}
 		}
 	}
 	cfg := sglangtest.Config{
 		Tokenizer: format.Tokenizer(), EOS: format.StopIDs(), Seed: o.Seed, ContextLen: o.ContextLen,
-		StartDelay: milliseconds(o.StartDelayMs), TokenDelay: milliseconds(o.TokenDelayMs), ModelPath: "simulator",
+		StartDelay: milliseconds(o.StartDelayMs), TokenDelay: milliseconds(o.TokenDelayMs), ModelPath: "simulator", Drafts: o.Drafts,
 	}
 	if shape != (expertShape{}) {
 		cfg.Experts = sglangtest.Experts{Layers: shape.layers, TopK: shape.topK, Count: max(8, shape.topK)}

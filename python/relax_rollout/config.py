@@ -120,7 +120,7 @@ class Config:
     )
     simulator: Mapping[str, Any] | None = _option(
         "Document of the embedded simulator: policy (what the model says), seed, start_delay_ms, "
-        "token_delay_ms, context_len, experts, faults; all optional. "
+        "token_delay_ms, context_len, experts, drafts, faults; all optional. "
         "Default: the simulator's own policy."
     )
     use_rollout_routing_replay: bool | None = _option(

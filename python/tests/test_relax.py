@@ -17,8 +17,10 @@ from trainer import Client, DataSource, Rows, arguments, install
 
 import relax_rollout as rr
 import relax_rollout.relax as adapter
-from relax_rollout.relax import resident
+from relax_rollout.relax import resident, samples
 from relax_rollout.relax.samples import Sample, Status
+
+FINE = {"default": [{"text": "fine"}]}
 
 pytestmark = pytest.mark.usefixtures("drop_in")
 
@@ -70,6 +72,39 @@ def test_samples_have_what_the_trainer_reads():
     assert sample.metadata["agentic_trace"]["turn_count"] == 2
     assert not [key for key in sample.metadata if key.startswith("_")]
     assert sample.non_generation_time >= 0
+
+
+def test_samples_count_what_the_backend_had_and_guessed():
+    """The trainer makes its own metrics of these counts: they agree with the step's."""
+    source = DataSource(lambda number: {"turns": 2})
+    args = arguments(relax_rollout={"simulator": {"drafts": 3, "policy": FINE}})
+    out = adapter.generate_rollout(args, 0, source, None)
+    given = [s for group in out.samples for s in group]
+    assert len({id(s.prefix_cache_info) for s in given}) == len(given) == 4
+    cached = sum(s.prefix_cache_info.cached_tokens for s in given)
+    prompt = sum(s.prefix_cache_info.total_prompt_tokens for s in given)
+    assert 0 < cached < prompt
+    assert out.metrics["rollout/prefix_cache_hit_rate"] == pytest.approx(cached / prompt)
+    accepted = sum(s.spec_info.spec_accept_token_num for s in given)
+    drafted = sum(s.spec_info.spec_draft_token_num for s in given)
+    assert out.metrics["rollout/spec_accept_rate"] == pytest.approx(accepted / drafted)
+    sampled = sum(s.spec_info.completion_token_num for s in given)
+    assert sampled == sum(sum(s.loss_mask) for s in given)
+    verified = sum(s.spec_info.spec_verify_ct for s in given)
+    assert out.metrics["rollout/spec_accept_length"] == pytest.approx(sampled / verified)
+
+
+def test_counts_go_where_a_samples_class_has_them():
+    class Plain:
+        pass
+
+    sample = Plain()
+    sample.prefix_cache_info = given = {"cached_tokens": 0, "hits": 1}
+    samples._count(sample, "prefix_cache_info", {"cached_tokens": 5})
+    samples._count(sample, "spec_info", {"spec_verify_ct": 5})
+    assert sample.prefix_cache_info == {"cached_tokens": 5, "hits": 1}
+    assert given["cached_tokens"] == 0
+    assert not hasattr(sample, "spec_info")
 
 
 def test_samples_of_another_class_stay_what_they_are():

@@ -37,6 +37,24 @@ class Status(enum.Enum):
 
 
 @dataclass
+class SpecInfo:
+    """Counts of speculative decoding over a row's responses."""
+
+    spec_accept_token_num: int = 0
+    spec_draft_token_num: int = 0
+    spec_verify_ct: int = 0
+    completion_token_num: int = 0
+
+
+@dataclass
+class PrefixCacheInfo:
+    """Prompt tokens of a row's responses, and those of them that the backend had already."""
+
+    cached_tokens: int = 0
+    total_prompt_tokens: int = 0
+
+
+@dataclass
 class Sample:
     """A sample with the fields of the trainer's (spec/reference-pipeline.md 6.1), for data sources
     of other programs. Where the data source gives samples of another class, that class is kept.
@@ -65,6 +83,8 @@ class Sample:
     train_metadata: dict[str, Any] | None = None
     session_id: str | None = None
     non_generation_time: float = 0.0
+    spec_info: Any = field(default_factory=SpecInfo)
+    prefix_cache_info: Any = field(default_factory=PrefixCacheInfo)
 
     Status = Status
 
@@ -172,7 +192,29 @@ def sample_of_row(row: Row, sources: Sources, decode: Decode, custom_advantage: 
     sample.session_id = meta["session_id"]
     sample.metadata = metadata_of(meta)
     sample.non_generation_time = non_generation_time(sample.metadata)
+    turns = meta.get("turns") or ()
+    cache = {"cached_tokens": "cached_tokens", "total_prompt_tokens": "prompt_tokens"}
+    _count(sample, "prefix_cache_info", {k: _sum(turns, v) for k, v in cache.items()})
+    spec = (meta.get("agentic_trace") or {}).get("spec_generations") or ()
+    _count(sample, "spec_info", {k: _sum(spec, k) for k in SpecInfo.__dataclass_fields__})
     return sample
+
+
+def _sum(records: Iterable[Mapping[str, Any]], key: str) -> int:
+    return sum(int(r.get(key) or 0) for r in records)
+
+
+def _count(sample: Any, name: str, counts: Mapping[str, int]) -> None:
+    """Sets counters in an object of the sample's own; copies of a sample share theirs."""
+    counters = copy.copy(getattr(sample, name, None))
+    if isinstance(counters, dict):
+        counters.update(counts)
+    elif counters is not None:  # a class of the trainer's that has them
+        for key, value in counts.items():
+            setattr(counters, key, value)
+    else:
+        return
+    setattr(sample, name, counters)
 
 
 def _advantage(row: Row) -> float | list[float]:
