@@ -216,7 +216,8 @@ int relaxc_arena_fd(const relaxc_arena *arena) { return arena->fd; }
 
 int relaxc_arena_export_fd(const relaxc_arena *arena) {
   if (arena->fd < 0) return -1;
-  if (fcntl(arena->fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) return -1;
+  /* EINVAL: Linux before 5.1 knows no such seal, and the receiver has to behave. */
+  if (fcntl(arena->fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0 && errno != EINVAL) return -1;
   return fcntl(arena->fd, F_DUPFD_CLOEXEC, 3);
 }
 

@@ -210,8 +210,8 @@ void relax_bytes_free(relax_bytes *bytes);
 void *relax_column_dlpack(relax_batch *batch, uint32_t column, int32_t versioned);
 /* A descriptor of the memory of a shared batch (option "arena_shared") for another process of this
  * machine: columns lie at their byte_offset in it. The caller closes it. The memory lives until
- * the last process unmaps it; from the first call on new mappings can be read only or
- * MAP_PRIVATE. -1: the batch is not shared, or this process has no descriptor left. */
+ * the last process unmaps it; from the first call on new mappings can be read only or MAP_PRIVATE
+ * (Linux 5.1 or newer). -1: the batch is not shared, or there is no descriptor left. */
 int32_t relax_batch_export_fd(relax_batch *batch);
 /* Batches that are still referenced in this process. */
 int64_t relax_live_batches(void);

@@ -113,6 +113,9 @@ func ParseOutput(name string, data []byte) (Output, error) {
 	p.line = 1 + bytes.Count(data[:bytes.Index(data, text)], []byte("\n"))
 	whole, err := p.decode(text)
 	if err == nil {
+		if err := p.checkBounds(text); err != nil {
+			return Output{}, err
+		}
 		return p.document(whole)
 	}
 	if !errors.As(err, new(*json.SyntaxError)) {
@@ -165,6 +168,43 @@ func (p *outputParser) decode(text []byte) (object, error) {
 	return obj, nil
 }
 
+// Bounds on what an agent writes: what hooks and the trainer get of it must be readable by any JSON
+// library. Python's gives up at about 1,000 levels and at integers of 4,300 digits.
+const (
+	maxLevels = 200
+	maxNumber = 1000
+)
+
+// checkBounds looks over JSON text that was decoded, outside its strings.
+func (p *outputParser) checkBounds(text []byte) error {
+	level, number := 0, 0
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if c >= '0' && c <= '9' || c == '.' || c == '-' || c == '+' || c == 'e' || c == 'E' {
+			if number++; number > maxNumber {
+				return p.fail("", "expected numbers of at most %d characters, found a longer one", maxNumber)
+			}
+			continue
+		}
+		number = 0
+		switch c {
+		case '{', '[':
+			if level++; level > maxLevels {
+				return p.fail("", "expected at most %d nested lists and objects, found more", maxLevels)
+			}
+		case '}', ']':
+			level--
+		case '"':
+			for i++; text[i] != '"'; i++ {
+				if text[i] == '\\' {
+					i++
+				}
+			}
+		}
+	}
+	return nil
+}
+
 var errNotAnObject = errors.New("not an object")
 
 func notAnObject(text []byte) string {
@@ -206,6 +246,9 @@ func (p *outputParser) lines(data []byte, whole error) (Output, error) {
 		obj, err := p.decode(text)
 		if err != nil {
 			return Output{}, p.badLine(text, err, first, data, whole)
+		}
+		if err := p.checkBounds(text); err != nil {
+			return Output{}, err
 		}
 		first = false
 		if err := p.readRecord(obj); err != nil {

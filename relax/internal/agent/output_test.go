@@ -46,6 +46,8 @@ func TestParseOutput(t *testing.T) {
 			}, Warnings: []string{`out.json line 5: unknown key "u" is ignored`}}},
 		{"nulls in a record", `{"name":"a","messages":[],"tools":null,"chat_template_kwargs":null,"metadata":null,"reward":null}`,
 			Output{Explicit: true, Records: []Record{{Name: "a", Messages: raw("[]")}}}},
+		{"within bounds", `{"metadata":{"s":"\\\"` + strings.Repeat("[1", 1000) + `","d":` + strings.Repeat("[", 198) + strings.Repeat("]", 198) + `}}`,
+			Output{Metadata: raw(`{"s":"\\\"` + strings.Repeat("[1", 1000) + `","d":` + strings.Repeat("[", 198) + strings.Repeat("]", 198) + `}`)}},
 		{"escapes in a name", `{"name":"\u0061\n","messages":[]}`, Output{Explicit: true, Records: []Record{{Name: "a\n", Messages: raw("[]")}}}},
 	}
 	for _, tt := range tests {
@@ -77,6 +79,10 @@ func TestParseOutputRefuses(t *testing.T) {
 		{"not JSON", "done!", 1, "", "expected JSON or JSONL"},
 		{"cut short", "{\n\"reward\": 1,\n", 2, "", "unexpected end of JSON input"},
 		{"fault inside a document", "\n{\n \"reward\": 1,\n \"metadata\": {x}\n}", 4, "", "invalid character 'x'"},
+		{"reward beyond a float32", `{"reward": -3.5e38}`, 1, "reward", "expected a number that a float32 holds (at most 3.4e38), found -3.5e+38"},
+		{"nested too deep", `{"metadata":` + strings.Repeat(`{"a":`, 200) + "1" + strings.Repeat("}", 201), 1, "", "at most 200 nested lists and objects"},
+		{"a record nested too deep", record + "\n" + `{"name":"b","messages":[],"metadata":{"a":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + "}}", 2, "", "at most 200 nested"},
+		{"a number without end", `{"metadata":{"n":` + strings.Repeat("1", 1001) + "}}", 1, "", "numbers of at most 1000 characters"},
 		{"NaN", `{"reward": NaN}`, 1, "", "NaN is not JSON, write null or a finite number"},
 		{"Infinity in the second line", record + "\n" + `{"name":"b","messages":[],"reward":-Infinity}`, 2, "", "Infinity is not JSON"},
 		{"second line broken", record + "\n\n{\"name\":", 3, "", "one JSON object in each line"},

@@ -17,7 +17,8 @@ import (
 // A Reward is what an agent, or a reward function, gave a Session: a number, or an object with
 // a primary number and helper metrics.
 type Reward struct {
-	// Number is the reward if Object is nil. true is 1, false is 0.
+	// Number is the reward if Object is nil. true is 1, false is 0. A float32, the trainer's type,
+	// holds it.
 	Number float64
 	// Object holds the members of a reward object. Numbers in it are finite.
 	Object map[string]json.RawMessage
@@ -40,6 +41,9 @@ func ParseReward(raw json.RawMessage) (r *Reward, field string, err error) {
 		n, ok := number(raw)
 		if !ok {
 			return nil, "", fmt.Errorf("%s, found %s", want, describe(raw))
+		}
+		if err := trainable(n); err != nil {
+			return nil, "", err
 		}
 		return &Reward{Number: n, Raw: raw}, "", nil
 	}
@@ -75,6 +79,9 @@ func (r *Reward) Value(key string) (float64, error) {
 	if !ok {
 		return 0, fmt.Errorf("reward member %q (option reward_key): expected a finite number, found %s", key, describe(raw))
 	}
+	if err := trainable(n); err != nil {
+		return 0, fmt.Errorf("reward member %q (option reward_key): %w", key, err)
+	}
 	return n, nil
 }
 
@@ -83,6 +90,14 @@ func (r *Reward) keys() string {
 		return "no members"
 	}
 	return "members " + shorten(strings.Join(slices.Sorted(maps.Keys(r.Object)), ", "), 200)
+}
+
+// trainable refuses numbers that would be infinite in a float32 column.
+func trainable(n float64) error {
+	if math.Abs(n) > math.MaxFloat32 {
+		return fmt.Errorf("expected a number that a float32 holds (at most 3.4e38), found %g", n)
+	}
+	return nil
 }
 
 // number reads a JSON number or boolean.

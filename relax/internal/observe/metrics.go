@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"maps"
 	"math"
 	"strings"
 )
@@ -120,8 +121,9 @@ func (s Step) Metrics(rows []RowStat) map[string]float64 {
 		m.rloo(samples, s.Drops)
 	}
 	m.perf(s, samples)
+	m.helpers("rollout/", samples)
 	m.metadata("", samples)
-	return m
+	return m.finite()
 }
 
 // An Eval is what metrics need to know of one Eval dataset's result.
@@ -151,8 +153,9 @@ func (e Eval) Metrics(rows []RowStat) map[string]float64 {
 	if e.Passrate {
 		m.passrate(name+"-", samples)
 	}
+	m.helpers(name+"/", samples)
 	m.metadata(name+"/", samples)
-	return m
+	return m.finite()
 }
 
 // merge puts the rows of each Session together, in order of first appearance.
@@ -214,6 +217,13 @@ func (r *RowStat) add(o RowStat) {
 
 // metrics are numbers by name.
 type metrics map[string]float64
+
+// finite leaves out what numbers of agents overflowed: their sum can be too large for a float64
+// though each is not, and JSON has no infinity.
+func (m metrics) finite() metrics {
+	maps.DeleteFunc(m, func(_ string, v float64) bool { return math.IsInf(v, 0) || math.IsNaN(v) })
+	return m
+}
 
 // drops counts what was dropped, by reason.
 func (m metrics) drops(drops []DropStat, samples []RowStat) {

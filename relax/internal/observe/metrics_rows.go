@@ -1,6 +1,9 @@
 package observe
 
-import "math"
+import (
+	"math"
+	"strings"
+)
 
 // rows are the numbers of pipeline 7.3 B that train steps and Eval have. There is a sample.
 func (m metrics) rows(prefix string, samples []RowStat) {
@@ -18,20 +21,17 @@ func (m metrics) rows(prefix string, samples []RowStat) {
 	m.turns(prefix, samples)
 }
 
-// rewards are the primary reward of the Sessions that have one, the helpers of reward objects,
-// and the shares of log_reward_category.
+// rewards are the primary reward of the Sessions that have one, and the shares of
+// log_reward_category.
 func (m metrics) rewards(prefix string, samples []RowStat) {
 	var primary []float64
-	helpers, categories := map[string][]float64{}, map[string]float64{}
+	categories := map[string]float64{}
 	for i := range samples {
 		r := &samples[i]
 		if math.IsNaN(r.Reward) {
 			continue
 		}
 		primary = append(primary, r.Reward)
-		for name, values := range r.Helpers {
-			helpers[name] = append(helpers[name], values...)
-		}
 		if r.Category != "" {
 			categories[r.Category]++
 		}
@@ -39,12 +39,23 @@ func (m metrics) rewards(prefix string, samples []RowStat) {
 	if len(primary) > 0 {
 		m[prefix+"raw_reward"] = mean(primary)
 	}
-	for name, values := range helpers {
-		m.spread(prefix+name, values)
-	}
 	for name, count := range categories {
 		m[prefix+"error_cat/"+name] = count / float64(len(samples))
 	}
+}
+
+// helpers are the other numbers of reward objects.
+func (m metrics) helpers(prefix string, samples []RowStat) {
+	values := map[string][]float64{}
+	for i := range samples {
+		if math.IsNaN(samples[i].Reward) {
+			continue
+		}
+		for name, v := range samples[i].Helpers {
+			values[name] = append(values[name], v...)
+		}
+	}
+	m.guests(prefix, values)
 }
 
 func (m metrics) cache(prefix string, samples []RowStat) {
@@ -113,13 +124,28 @@ func (m metrics) metadata(prefix string, samples []RowStat) {
 			values[name] = append(values[name], v)
 		}
 	}
+	m.guests(prefix, values)
+}
+
+// guests are numbers under names that agents and datasets chose. They never join or take the place
+// of a metric that is there.
+func (m metrics) guests(prefix string, values map[string][]float64) {
+	taken := map[string]bool{}
+	for name := range m {
+		family, _, _ := cutLast(name, "/")
+		taken[family] = true
+	}
 	for name, v := range values {
-		own := metrics{}
-		own.spread(prefix+name, v)
-		for k, number := range own {
-			if _, taken := m[k]; !taken {
-				m[k] = number
-			}
+		if !taken[prefix+name] {
+			m.spread(prefix+name, v)
 		}
 	}
+}
+
+// cutLast is [strings.Cut] around the last separator.
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
 }

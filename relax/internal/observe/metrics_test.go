@@ -211,9 +211,40 @@ func TestStopReason(t *testing.T) {
 	})
 }
 
-func TestMetadataNeverOverrides(t *testing.T) {
-	m := Step{Rollout: 1}.Metrics([]RowStat{{ResponseLen: 10, Metadata: map[string]float64{"rollout/response_len": 99}}})
-	check(t, m, map[string]float64{"rollout/response_len/mean": 10})
+// Names that agents choose never change a metric of ours, nor join its family.
+func TestGuestsKeepOut(t *testing.T) {
+	r := RowStat{ResponseLen: 10, Helpers: map[string][]float64{"response_len": {77}, "image_count": {77}, "num_turn": {77}, "acc": {0.5}},
+		Metadata: map[string]float64{"rollout/response_len": 99, "perf_detail/rollout/lease_wait_time": 5, "tries": 3}}
+	m := Step{Rollout: 1, Seconds: 1}.Metrics([]RowStat{r})
+	check(t, m, map[string]float64{"rollout/response_len/mean": 10, "rollout/response_len/max": 10, "rollout/image_count/max": 0,
+		"rollout/num_turn/mean": 0, "perf_detail/rollout/lease_wait_time/max": 0, "rollout/acc/median": 0.5, "tries/max": 3})
+	for _, name := range []string{"rollout/image_count/median", "perf_detail/rollout/lease_wait_time/min", "rollout/num_turn/median"} {
+		if v, ok := m[name]; ok {
+			t.Errorf("%s = %v, which an agent wrote", name, v)
+		}
+	}
+	e := Eval{Dataset: "d"}.Metrics([]RowStat{r})
+	check(t, e, map[string]float64{"eval/d/response_len/mean": 10, "eval/d/acc/mean": 0.5})
+}
+
+// Two finite numbers can have a sum that is not. JSON has no infinity, and one agent must not cost
+// the step its report.
+func TestOverflowsAreLeftOut(t *testing.T) {
+	huge := RowStat{Reward: math.MaxFloat64, Metadata: map[string]float64{"best": math.MaxFloat64},
+		Helpers: map[string][]float64{"cost": {math.MaxFloat64, math.MaxFloat64}}}
+	other := huge
+	other.Session, other.Metadata = 1, map[string]float64{"best": -math.MaxFloat64}
+	third := huge
+	third.Session = 2
+	rows := []RowStat{huge, third, other}
+	for _, m := range []map[string]float64{
+		Step{Passrate: true, Estimator: "rloo"}.Metrics(rows), Eval{Dataset: "d", Passrate: true}.Metrics(rows),
+	} {
+		if raw, err := json.Marshal(m); err != nil {
+			t.Errorf("%v: %s", err, raw)
+		}
+	}
+	check(t, Step{}.Metrics(rows), map[string]float64{"best/max": math.MaxFloat64, "best/min": -math.MaxFloat64})
 }
 
 func TestRepetitive(t *testing.T) {
