@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -14,10 +15,13 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"github.com/relax-rollout/relax-rollout/relax"
 )
 
-// poison is the text of the first panic, nil while there was none. A panic in an export means
-// that state of this process is not to be trusted, so every later call fails with that text.
+// poison is the text of the first panic, nil while there was none. A panic, in an export or in a
+// goroutine of the engine, means that state of this process is not to be trusted, so every later
+// call fails with that text.
 var poison atomic.Pointer[string]
 
 // run is the body of every export: it refuses a poisoned process, runs fn guarded, and turns
@@ -28,7 +32,11 @@ func run(call string, cerr *C.relax_error, fn func() error) (status C.relax_stat
 		return fail(cerr, C.RELAX_ERR_PANIC, *first)
 	}
 	if err := fn(); err != nil {
-		return fail(cerr, statusOf(err), err.Error())
+		text := err.Error()
+		if errors.Is(err, relax.ErrPanic) {
+			poison.CompareAndSwap(nil, &text)
+		}
+		return fail(cerr, statusOf(err), text)
 	}
 	return C.RELAX_OK
 }

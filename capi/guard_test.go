@@ -91,6 +91,22 @@ func TestPanicPoisons(t *testing.T) {
 	}
 }
 
+// The engine catches panics of its own goroutines and tells the next call, which poisons as well.
+func TestAPanicOfTheEnginePoisons(t *testing.T) {
+	quiet(t)
+	cause := fmt.Errorf("%w: goroutine loop: boom", relax.ErrPanic)
+	if got := run("relax_poll", nil, func() error { return cause }); got != afterPanic {
+		t.Fatalf("status of the panic: %d", got)
+	}
+	called := false
+	if got := run("relax_open", nil, func() error { called = true; return nil }); got != afterPanic || called {
+		t.Errorf("later call: %d, called %v", got, called)
+	}
+	if text := *poison.Load(); text != cause.Error() {
+		t.Errorf("poison %q", text)
+	}
+}
+
 func TestNilDereferenceIsCaught(t *testing.T) {
 	quiet(t)
 	if got := run("relax_submit", nil, func() error { _ = *nowhere(); return nil }); got != afterPanic {

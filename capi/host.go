@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +55,10 @@ type session struct {
 	ready   *readiness
 	arenas  *arenas
 	closing atomic.Bool
+
+	end    sync.Once
+	ended  chan struct{} // closed when the engine has ended
+	endErr error         // then: how
 }
 
 func newHost(open func(relax.Config, relax.Allocator) (engine, error)) *host {
@@ -102,7 +107,7 @@ func (h *host) newSession(config []byte) (*session, error) {
 		return nil, err
 	}
 	runtime.GOMAXPROCS(goMaxProcs(cfg.GoMaxProcs, runtime.NumCPU()))
-	s := &session{ready: ready, arenas: newArenas(cfg)}
+	s := &session{ready: ready, arenas: newArenas(cfg), ended: make(chan struct{})}
 	if s.engine, err = h.open(cfg, s.arenas); err != nil {
 		ready.close()
 		s.arenas.close()
@@ -204,8 +209,8 @@ func parseArray[T any](doc []byte, argument, element string) ([]T, error) {
 	return out, nil
 }
 
-// closeEngine ends the engine of a handle. If it does not end within the grace the error is the
-// deadline's, the handle stays closing, and the call can be repeated.
+// closeEngine ends the engine of a handle and waits for that at most the grace. An engine that is
+// late goes on ending by itself, and the call can be repeated to wait on.
 func (h *host) closeEngine(handle uintptr, graceMS int32) error {
 	if graceMS < 0 {
 		return fmt.Errorf("grace_ms: %d is negative: %w", graceMS, relax.ErrInvalid)
@@ -214,23 +219,49 @@ func (h *host) closeEngine(handle uintptr, graceMS int32) error {
 	if s == nil {
 		return err
 	}
-	s.closing.Store(true)
-	s.ready.signal()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(graceMS)*time.Millisecond)
-	defer cancel()
-	err = s.engine.Close(ctx)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("relax: the engine did not end within grace_ms=%d; call relax_close again: %w", graceMS, err)
+	s.end.Do(func() {
+		s.closing.Store(true)
+		s.ready.signal()
+		go h.endSession(s)
+	})
+	grace := time.NewTimer(time.Duration(graceMS) * time.Millisecond)
+	defer grace.Stop()
+	select {
+	case <-s.ended:
+		return s.endErr
+	case <-grace.C:
+		return fmt.Errorf("relax: the engine did not end within grace_ms=%d and goes on ending; relax_close waits on: %w", graceMS, context.DeadlineExceeded)
+	}
+}
+
+// closeRound bounds one try to close the engine: what waits for somebody else is then left to the
+// next.
+const closeRound = time.Second
+
+// endSession closes the engine, however long that takes, and makes room for another. Callers of
+// closeEngine wait for it as long as they like.
+func (h *host) endSession(s *session) {
+	defer close(s.ended)
+	defer func() {
+		if v := recover(); v != nil {
+			s.endErr = fmt.Errorf("%w: %s", relax.ErrPanic, poisonWith("relax_close", v, debug.Stack()))
+		}
+	}()
+	err := error(context.DeadlineExceeded)
+	for errors.Is(err, context.DeadlineExceeded) {
+		err = s.closeOnce()
 	}
 	h.retire(s)
-	if errors.Is(err, relax.ErrPanic) {
-		return err // something may still write to an arena: they stay mapped
-	}
 	s.arenas.close()
-	if errors.Is(err, relax.ErrClosed) {
-		return nil
+	if !errors.Is(err, relax.ErrClosed) {
+		s.endErr = err
 	}
-	return err
+}
+
+func (s *session) closeOnce() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeRound)
+	defer cancel()
+	return s.engine.Close(ctx)
 }
 
 // retire forgets an ended session, once.

@@ -18,15 +18,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A fakeEngine queues events as the real one does. Everything else is recorded or refused.
 type fakeEngine struct {
-	mu       sync.Mutex
-	queue    []relax.Event
-	ready    func()
-	wake     chan struct{}
-	closed   bool
-	closeErr error
-	tasks    []relax.Task
-	evals    []relax.EvalDataset
-	consumed []int64
+	mu     sync.Mutex
+	queue  []relax.Event
+	ready  func()
+	wake   chan struct{}
+	closed bool
+	// closeErrs are what Close returns first; closing, if not nil, is closed when it may end.
+	closeErrs []error
+	closing   chan struct{}
+	tasks     []relax.Task
+	evals     []relax.EvalDataset
+	consumed  []int64
 }
 
 func newFakeEngine() *fakeEngine { return &fakeEngine{wake: make(chan struct{})} }
@@ -70,11 +72,20 @@ func (e *fakeEngine) Poll(ctx context.Context) (relax.Event, error) {
 	}
 }
 
-func (e *fakeEngine) Close(context.Context) error {
+func (e *fakeEngine) Close(ctx context.Context) error {
+	if e.closing != nil {
+		select {
+		case <-e.closing:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closeErr != nil {
-		return e.closeErr
+	if len(e.closeErrs) > 0 {
+		err := e.closeErrs[0]
+		e.closeErrs = e.closeErrs[1:]
+		return err
 	}
 	e.closed = true
 	e.stir()
@@ -147,12 +158,8 @@ func TestOneEngineAtATime(t *testing.T) {
 	if _, err := h.openEngine([]byte(config)); !errors.Is(err, errAlready) {
 		t.Fatalf("second open: %v, want errAlready", err)
 	}
-	if err := h.closeEngine(first.handle, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := h.closeEngine(first.handle, 0); err != nil {
-		t.Fatalf("close again: %v", err)
-	}
+	closeFake(t, h, first.handle)
+	closeFake(t, h, first.handle)
 	second, err := h.openEngine([]byte(config))
 	if err != nil {
 		t.Fatalf("open after close: %v", err)
@@ -163,15 +170,11 @@ func TestOneEngineAtATime(t *testing.T) {
 	if _, err := h.lookup(first.handle); !errors.Is(err, relax.ErrClosed) {
 		t.Fatalf("old handle: %v, want ErrClosed", err)
 	}
-	if err := h.closeEngine(first.handle, 0); err != nil {
-		t.Fatalf("close of the old handle: %v", err)
-	}
+	closeFake(t, h, first.handle)
 	if _, err := h.lookup(second); err != nil {
 		t.Fatalf("new handle after a close of the old one: %v", err)
 	}
-	if err := h.closeEngine(second, 0); err != nil {
-		t.Fatal(err)
-	}
+	closeFake(t, h, second)
 	h.ended.close()
 }
 
@@ -243,9 +246,7 @@ func TestDescriptorFollowsTheQueue(t *testing.T) {
 	if _, err := s.poll(0); err == nil || readable(t, s) {
 		t.Fatalf("late signal: %v, readable %v", err, readable(t, s))
 	}
-	if err := h.closeEngine(s.handle, 0); err != nil {
-		t.Fatal(err)
-	}
+	closeFake(t, h, s.handle)
 	if !readable(t, s) {
 		t.Fatal("not readable after close")
 	}
@@ -306,43 +307,63 @@ func TestWaitsAreBounded(t *testing.T) {
 	}
 }
 
+// A close that runs out of time is no end of it: the engine goes on ending, and makes room for the
+// next one, whether or not anybody asks again.
 func TestCloseThatDoesNotFinish(t *testing.T) {
-	e := newFakeEngine()
-	e.closeErr = fmt.Errorf("agents: %w", context.DeadlineExceeded)
-	h, s := openFake(t, e)
-	a := alloc(t, s.arenas, 100)
-	if err := h.closeEngine(s.handle, 1); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("close: %v, want the deadline", err)
-	}
-	a.Bytes()[0] = 1 // still mapped: something may be writing
-	if _, err := h.lookup(s.handle); !errors.Is(err, relax.ErrClosed) {
-		t.Errorf("call while closing: %v, want ErrClosed", err)
-	}
-	if _, err := h.openEngine([]byte(config)); !errors.Is(err, errAlready) {
-		t.Errorf("open while closing: %v, want errAlready", err)
-	}
-	e.closeErr = nil
-	if err := h.closeEngine(s.handle, 1); err != nil {
-		t.Errorf("close again: %v", err)
-	}
-	if len(s.arenas.owned) != 0 {
-		t.Errorf("%d arenas left", len(s.arenas.owned))
+	for name, again := range map[string]bool{"and is repeated": true, "and nobody repeats": false} {
+		t.Run(name, func(t *testing.T) {
+			e := newFakeEngine()
+			e.closing = make(chan struct{})
+			h, s := openFake(t, e)
+			a := alloc(t, s.arenas, 100)
+			for range 2 {
+				if err := h.closeEngine(s.handle, 0); !errors.Is(err, context.DeadlineExceeded) {
+					t.Fatalf("close: %v, want the deadline", err)
+				}
+			}
+			a.Bytes()[0] = 1 // still mapped: something may be writing
+			if _, err := h.lookup(s.handle); !errors.Is(err, relax.ErrClosed) {
+				t.Errorf("call while closing: %v, want ErrClosed", err)
+			}
+			if _, err := h.openEngine([]byte(config)); !errors.Is(err, errAlready) {
+				t.Errorf("open while closing: %v, want errAlready", err)
+			}
+			close(e.closing)
+			if again {
+				closeFake(t, h, s.handle)
+			}
+			<-s.ended
+			if len(s.arenas.owned) != 0 {
+				t.Errorf("%d arenas left", len(s.arenas.owned))
+			}
+			h.open = func(relax.Config, relax.Allocator) (engine, error) { return newFakeEngine(), nil }
+			next, err := h.openEngine([]byte(config))
+			if err != nil {
+				t.Fatalf("open after the end: %v", err)
+			}
+			closeFake(t, h, next)
+			h.ended.close()
+		})
 	}
 }
 
-func TestCloseOfAPoisonedEngine(t *testing.T) {
+// What one round of closing cannot do is left to the next, and an error that is no deadline ends it.
+func TestCloseGoesRound(t *testing.T) {
 	e := newFakeEngine()
-	e.closeErr = relax.ErrPanic
+	e.closeErrs = []error{fmt.Errorf("agents: %w", context.DeadlineExceeded), errors.New("the run directory stays")}
 	h, s := openFake(t, e)
-	a := alloc(t, s.arenas, 100)
-	if err := h.closeEngine(s.handle, 1); !errors.Is(err, relax.ErrPanic) {
-		t.Fatalf("close: %v, want ErrPanic", err)
+	if err := h.closeEngine(s.handle, 60_000); err == nil || err.Error() != "the run directory stays" {
+		t.Errorf("close: %v", err)
 	}
-	a.Bytes()[0] = 1 // a goroutine that was not joined may do the same
-	if err := h.closeEngine(s.handle, 1); err != nil {
-		t.Fatalf("close again: %v", err)
+	closeFake(t, h, s.handle)
+}
+
+// closeFake closes an engine that ends at once.
+func closeFake(t *testing.T, h *host, handle uintptr) {
+	t.Helper()
+	if err := h.closeEngine(handle, 60_000); err != nil {
+		t.Fatalf("close: %v", err)
 	}
-	a.Free()
 }
 
 func TestGoMaxProcs(t *testing.T) {

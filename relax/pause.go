@@ -7,7 +7,7 @@ import (
 )
 
 // pause shuts the gates and waits until nothing is at the backend. The gates stay shut if ctx ends
-// before.
+// before. A ctx that has ended asks only whether something is there.
 func (c *core) pause(ctx context.Context) error {
 	quiet := make(chan error, 1)
 	err := c.do(func() error {
@@ -21,10 +21,15 @@ func (c *core) pause(ctx context.Context) error {
 	select {
 	case err := <-quiet:
 		return err
-	case <-ctx.Done():
-		return ctx.Err()
 	case <-c.ctx.Done():
 		return context.Cause(c.ctx)
+	case <-ctx.Done():
+	}
+	select { // both may have come
+	case err := <-quiet:
+		return err
+	default:
+		return ctx.Err()
 	}
 }
 

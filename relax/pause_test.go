@@ -52,6 +52,19 @@ func TestPauseAbortsWhatHadJustPassedTheGate(t *testing.T) {
 	posted.Wait()
 }
 
+// A pause without time to wait says whether something is at the backend, and does not guess.
+func TestPauseWithoutTime(t *testing.T) {
+	t.Parallel()
+	e, _ := openIdle(t, nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 100 {
+		if err := e.Pause(ctx); err != nil {
+			t.Fatalf("pause of an idle engine: %v", err)
+		}
+	}
+}
+
 func TestPauseEnds(t *testing.T) {
 	for _, tt := range []struct {
 		name string

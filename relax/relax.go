@@ -153,7 +153,7 @@ func (e *Engine) Stats() ([]byte, error) { return e.core.stats() }
 // BaseURL is the URL handed to agents as RELAX_BASE_URL.
 func (e *Engine) BaseURL() string { return e.core.baseURL() }
 
-// Close ends the engine: waiting polls return [ErrClosed], agents are killed, listeners
-// closed, goroutines joined. ctx bounds the wait; a Close that ran out of time returns an
-// error and can be repeated. Batches already polled stay valid.
+// Close ends the engine: waiting polls return [ErrClosed], agents are ended (TERM, and KILL after
+// agent_kill_grace), listeners closed, goroutines joined. ctx bounds the wait; a Close that ran out
+// of time returns an error and can be repeated to wait on. Batches already polled stay valid.
 func (e *Engine) Close(ctx context.Context) error { return e.core.close(ctx) }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -329,20 +330,36 @@ func TestCloseTerminatesAll(t *testing.T) {
 	}
 }
 
+// A close that has no time left takes nothing of agents' grace away, and another one waits on.
 func TestCloseWithoutTime(t *testing.T) {
 	g := newGang(t)
-	cfg := testConfig(t, g.script(stubborn+"trap '' TERM; echo up >&9; "+forever))
-	cfg.KillGrace = 24 * time.Hour
+	gate := filepath.Join(t.TempDir(), "gate")
+	cfg := testConfig(t, g.script("trap 'echo told >&9; until [ -e "+gate+" ]; do sleep 0.02; done; echo clean >&9; exit 3' TERM; echo up >&9; while :; do sleep 0.02; done"))
+	cfg.KillGrace = patience
 	l := newLauncher(t, cfg)
 	p := start(t, l)
-	g.await(t, "up", "far", "deep")
+	g.await(t, "up")
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := l.Close(ctx); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "s1") {
-		t.Errorf("Close = %v, want the session's name and the context's error", err)
+	for range 3 {
+		if err := l.Close(ctx); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "s1") {
+			t.Errorf("Close = %v, want the session's name and the context's error", err)
+		}
 	}
-	wait(t, p)
-	g.awaitDeath(t)
+	g.await(t, "told")
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(patient(t)); err != nil {
+		t.Error(err)
+	}
+	if exit := wait(t, p); exit.Code != 3 || exit.Signal != "" {
+		t.Errorf("exit %+v, want the agent's own after its clean-up", exit)
+	}
+	g.await(t, "clean")
+	if _, err := os.Stat(p.IODir()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("IO directory after Close: %v", err)
+	}
 }
 
 func TestWaitEndsWithContext(t *testing.T) {

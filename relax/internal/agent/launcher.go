@@ -139,6 +139,7 @@ type Launcher struct {
 	starting sync.WaitGroup // starts that Close has to wait for
 	mu       sync.Mutex
 	closed   bool
+	released bool                  // Close's: nothing runs any more, and the rest was given back
 	owners   []ownerDir            // the last one is in use
 	procs    map[*Process]struct{} // not cleaned up, or their supervisor not reaped
 }
@@ -360,11 +361,11 @@ func (l *Launcher) newIODir(spec Spec) (ioDir, ownerDir, error) {
 }
 
 // Close refuses further starts, terminates every agent, waits until all are gone, and removes
-// the IO directories still there. When ctx ends first, what is left is killed at once and an
-// error names the Sessions; their goroutines end on their own shortly after.
+// the IO directories still there. When ctx ends first an error names the Sessions that are still
+// ending; they have the rest of Config.KillGrace and end without anybody's help, and Close may be
+// called again to wait on. It is called by one goroutine at a time.
 func (l *Launcher) Close(ctx context.Context) error {
 	l.mu.Lock()
-	first := !l.closed
 	l.closed = true
 	l.mu.Unlock()
 	l.turns.close()
@@ -372,27 +373,24 @@ func (l *Launcher) Close(ctx context.Context) error {
 	procs := l.snapshot()
 	for _, p := range procs {
 		p.Terminate()
+		p.abandon()
 	}
 	err := waitAll(ctx, procs)
-	for _, p := range procs {
-		p.abandon(err != nil)
-	}
-	if first {
+	if err == nil && !l.released {
+		l.released = true
 		l.devNull.Close()
 		l.supervisor.close()
-		l.giveUpOwners(err == nil)
+		l.giveUpOwners()
 	}
 	l.tidy()
 	return err
 }
 
-// giveUpOwners unlocks the launcher's directories. When nothing runs any more, what could not be
+// giveUpOwners unlocks the launcher's directories. Nothing runs any more, so what could not be
 // removed before is tried again.
-func (l *Launcher) giveUpOwners(idle bool) {
+func (l *Launcher) giveUpOwners() {
 	for _, owner := range l.owners {
-		if idle {
-			_ = supervisor.RemoveTree(owner.path)
-		}
+		_ = supervisor.RemoveTree(owner.path)
 		owner.lock.Close()
 	}
 }
@@ -422,7 +420,7 @@ func waitAll(ctx context.Context, procs []*Process) error {
 		}
 	}
 	if late != nil {
-		return fmt.Errorf("agent: still running at the end of close, killed: sessions %s: %w", strings.Join(late, ", "), ctx.Err())
+		return fmt.Errorf("agent: still ending (agent_kill_grace): sessions %s: %w", strings.Join(late, ", "), ctx.Err())
 	}
 	return nil
 }

@@ -304,15 +304,12 @@ func (p *Process) Cleanup(note string) error {
 }
 
 // abandon takes the process out of its user's hands at Close: its directory goes as soon as it
-// is over, and if it is late it is killed without further asking.
-func (p *Process) abandon(late bool) {
+// is over.
+func (p *Process) abandon() {
 	p.abandoned.Store(true)
 	select {
 	case <-p.done:
 		_ = p.Cleanup("")
 	default:
-		if late {
-			p.supervisor.signal(unix.SIGKILL) // ends the agent by its death signal; watch sweeps up the rest
-		}
 	}
 }
