@@ -296,12 +296,9 @@ class Library:
         self._call("doctor", "relax_doctor", _bytes(options_json), ctypes.byref(out))
         return self._take(out)
 
-    def open(self, config_json: str) -> int:
-        """Opens an engine and returns its handle."""
-        handle = _ENGINE()
-        text = _bytes(config_json)
-        self._call("Engine", "relax_open", ABI_VERSION, text, ctypes.byref(handle))
-        return handle.value or 0
+    def open(self, config_json: str, cell: EngineCell) -> None:
+        """Opens an engine; its handle is in ``cell``."""
+        self._call("Engine", "relax_open", ABI_VERSION, _bytes(config_json), cell.address)
 
     def submit(self, engine: int, tasks_json: str) -> None:
         """Queues a JSON array of tasks."""
@@ -424,6 +421,20 @@ class RawEvent:
     rollout_id: int
     batch: NativeBatch | None
     data: bytes
+
+
+class EngineCell:
+    """Where an engine's handle lies from the moment it is open: a signal handler may raise right
+    after the call, and without its handle nobody could close the engine."""
+
+    def __init__(self) -> None:
+        self._handle = _ENGINE()
+        self.address = ctypes.byref(self._handle)
+
+    @property
+    def handle(self) -> int:
+        """0 while no engine is open."""
+        return self._handle.value or 0
 
 
 class Slot:

@@ -101,11 +101,16 @@ class Engine:
         self._lib = _lib.load()
         if not options.get("agent_supervisor"):
             options["agent_supervisor"] = _lib.find_supervisor()
-        self._handle = self._lib.open(json.dumps(options, allow_nan=False))
+        text = json.dumps(options, allow_nan=False)
+        cell = _lib.EngineCell()
         # Also runs at interpreter exit, so that agents end and locks are let go of in order.
-        self._finalizer = weakref.finalize(
-            self, _close_quietly, self._lib, self._handle, self._hook_loop
-        )
+        self._finalizer = weakref.finalize(self, _close_quietly, self._lib, cell, self._hook_loop)
+        try:
+            self._lib.open(text, cell)
+        except BaseException:  # Ctrl-C can come when the engine is open already
+            self._finalizer()
+            raise
+        self._handle = cell.handle
         self._steps = StepRunner(
             self._lib,
             self._handle,
@@ -379,11 +384,12 @@ class Engine:
         return not self._finalizer.alive
 
     def close(self, grace: float = 10.0) -> None:
-        """Ends the engine: waiting polls raise ClosedError, agents are killed, all is joined.
+        """Ends the engine: waiting polls raise ClosedError, agents are ended (TERM, and KILL after
+        ``agent_kill_grace``), all is joined.
 
         ``grace`` bounds the wait, in seconds; if it is over, a warning is logged, and what still
-        runs ends on its own. Ctrl-C ends the wait, and another call goes on with it. Calling it
-        on a closed engine is harmless. Batches stay valid.
+        runs ends on its own; another Engine can be made then. Ctrl-C ends the wait, and another
+        call goes on with it. Calling it on a closed engine is harmless. Batches stay valid.
         """
         if self.closed:
             return
@@ -399,7 +405,9 @@ class Engine:
         self._finalizer.detach()
         self._hook_loop.close()
         if not joined:
-            self._log.warning("close: parts of the engine still run after %g s", grace)
+            self._log.warning(
+                "close: parts of the engine still run after %g s; they end on their own", grace
+            )
 
     def __enter__(self) -> Engine:
         return self
@@ -421,9 +429,10 @@ def _wake(waiters: set[asyncio.Future[None]]) -> None:
             waiter.set_result(None)
 
 
-def _close_quietly(library: _lib.Library, handle: int, hooks: HookLoop) -> None:
-    with contextlib.suppress(RelaxError):
-        library.close(handle, 10_000)
+def _close_quietly(library: _lib.Library, cell: _lib.EngineCell, hooks: HookLoop) -> None:
+    if cell.handle:
+        with contextlib.suppress(RelaxError):
+            library.close(cell.handle, 10_000)
     hooks.close()
 
 

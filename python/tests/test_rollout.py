@@ -12,6 +12,7 @@ import pytest
 from conftest import eventually, task
 
 import relax_rollout as rr
+from relax_rollout import _lib
 
 CALCULATOR = {
     "classes": [
@@ -334,6 +335,52 @@ def test_ctrl_c_during_close_is_seen_and_close_goes_on(open_engine, monkeypatch)
     assert not engine.closed
     engine.close()
     assert engine.closed
+
+
+def test_agents_have_their_grace_when_the_engine_is_closed(open_engine, tmp_path):
+    agent = tmp_path / "agent.sh"
+    agent.write_text(
+        "trap 'sleep 0.5; touch clean; exit' TERM; touch up; while :; do sleep 0.02; done\n"
+    )
+    engine = open_engine(
+        agent_command=f"sh {agent}", agent_cwd=str(tmp_path), agent_kill_grace=60.0
+    )
+    engine.submit([task()])
+    engine.start_rollout(0)
+    assert eventually((tmp_path / "up").exists, 60)
+    engine.close(grace=60)
+    assert (tmp_path / "clean").exists(), "it was killed in the middle of its clean-up"
+
+
+def test_another_engine_can_be_made_after_a_close_without_time(open_engine):
+    engine = open_engine()
+    engine.close(grace=0)
+    assert engine.closed
+
+    def made():
+        try:
+            return open_engine()
+        except rr.AlreadyOpenError:
+            return None
+
+    assert eventually(made, 60), "nobody goes on with the close"
+
+
+def test_ctrl_c_right_after_an_engine_was_opened(open_engine, monkeypatch):
+    open_engine().close()  # the library is loaded
+    library = _lib.load()
+    real = type(library).open
+
+    def interrupted(self, text, cell):
+        real(self, text, cell)
+        assert cell.handle
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(library), "open", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            open_engine()
+    assert not open_engine().closed
 
 
 def test_a_close_that_takes_too_long_is_logged(open_engine, monkeypatch, caplog):
