@@ -14,7 +14,7 @@ import (
 	"github.com/relax-rollout/relax-rollout/relax"
 )
 
-// defaultPoolBytes is Config.ArenaPoolBytes if it is zero.
+// defaultPoolBytes is Config.ArenaPoolBytes if it is nil.
 const defaultPoolBytes = 1 << 30
 
 // arenas is the relax.Allocator over C memory of one engine. It knows every arena that is
@@ -38,11 +38,11 @@ type arena struct {
 
 // newArenas sets the process's pool bounds, in bytes, and returns an empty book.
 func newArenas(cfg relax.Config) *arenas {
-	pool := cfg.ArenaPoolBytes
-	if pool <= 0 {
-		pool = defaultPoolBytes
+	pool := int64(defaultPoolBytes)
+	if cfg.ArenaPoolBytes != nil {
+		pool = *cfg.ArenaPoolBytes
 	}
-	C.relaxc_arena_configure(C.uint64_t(pool), C.uint64_t(max(cfg.ArenaLimitBytes, 0)))
+	C.relaxc_arena_configure(C.uint64_t(max(pool, 0)), C.uint64_t(max(cfg.ArenaLimitBytes, 0)))
 	return &arenas{alloc: allocIn(cfg), owned: map[*arena]struct{}{}}
 }
 

@@ -96,6 +96,20 @@ func TestLimit(t *testing.T) {
 	newArenas(relax.Config{})
 }
 
+func TestNoPool(t *testing.T) {
+	none := int64(0)
+	before := memoryInUse().IdleBytes
+	book := newArenas(relax.Config{ArenaPoolBytes: &none})
+	if idle := memoryInUse().IdleBytes; idle != 0 {
+		t.Errorf("%d bytes idle, %d before the pool was closed", idle, before)
+	}
+	alloc(t, book, 10).Free()
+	if idle := memoryInUse().IdleBytes; idle != 0 {
+		t.Errorf("%d bytes are kept with arena_pool_bytes 0", idle)
+	}
+	newArenas(relax.Config{})
+}
+
 func TestSystemRefusal(t *testing.T) {
 	_, err := newArenas(relax.Config{}).Alloc(1 << 62)
 	if !errors.Is(err, relax.ErrNoMemory) || !errors.Is(err, syscall.ENOMEM) {

@@ -232,8 +232,8 @@ type Config struct {
 	GoMaxProcs int `json:"go_max_procs"`
 	// ArenaPoolBytes (default 1 GiB) bounds idle batch memory kept for reuse, ArenaLimitBytes
 	// (default 0: none) all batch memory. Used by the C ABI.
-	ArenaPoolBytes  int64 `json:"arena_pool_bytes"`
-	ArenaLimitBytes int64 `json:"arena_limit_bytes"`
+	ArenaPoolBytes  *int64 `json:"arena_pool_bytes"`
+	ArenaLimitBytes int64  `json:"arena_limit_bytes"`
 	// ArenaShared puts each batch into memory that other processes of this machine can map
 	// (a memfd): relax_batch_export_fd gives its descriptor. Such memory is not used again, so a
 	// batch costs its page faults anew, and one descriptor as long as it lives; forked children see

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +29,8 @@ func TestParseConfigNamesTheOption(t *testing.T) {
 		{``, "(configuration)", "one JSON object"},
 		{`{"agent_timeout": 1e999}`, "agent_timeout", "expected a number"},
 		{`{"rollout_stop_token_ids": [1.5]}`, "rollout_stop_token_ids", "expected a list of integers"},
+		{`{"agent_kill_grace": 0}`, "agent_kill_grace", "found 0; leave the option out for its default"},
+		{`{"rollout_max_response_len": 0.0}`, "rollout_max_response_len", "found 0"},
 		{`{"rollout_batch_size": 1.5}`, "rollout_batch_size", "expected an integer, found 1.5"},
 	} {
 		_, err := ParseConfig([]byte(tt.doc))
@@ -38,6 +42,38 @@ func TestParseConfigNamesTheOption(t *testing.T) {
 	cfg, err := ParseConfig([]byte(`{"agent_command": "x", "rollout_temperature": 0, "agent_timeout": null}`))
 	if err != nil || cfg.AgentCommand != "x" || cfg.RolloutTemperature == nil || *cfg.RolloutTemperature != 0 {
 		t.Errorf("cfg = %+v, err %v", cfg, err)
+	}
+}
+
+// Every option whose zero is refused in a document is refused below zero by Open, so that the two
+// lists do not drift apart.
+func TestOptionsThatAreNeverZero(t *testing.T) {
+	for _, name := range neverZero {
+		cfg := testConfig(t)
+		field := optionFields(reflect.ValueOf(&cfg).Elem())[name]
+		if err := setOption(field, json.RawMessage("-1")); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var wrong *OptionError
+		if _, err := Open(cfg); !errors.As(err, &wrong) || !strings.Contains(wrong.Option, name) {
+			t.Errorf("%s -1: %v", name, err)
+		}
+	}
+}
+
+func TestATakenPort(t *testing.T) {
+	first := openEngine(t, testConfig(t))
+	cfg := testConfig(t)
+	at, err := url.Parse(first.BaseURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.APIPort, err = strconv.Atoi(at.Port()); err != nil {
+		t.Fatal(err)
+	}
+	var wrong *OptionError
+	if _, err := Open(cfg); !errors.As(err, &wrong) || wrong.Option != "api_port" {
+		t.Errorf("open: %v, want option api_port", err)
 	}
 }
 

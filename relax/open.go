@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -205,7 +206,11 @@ func (c *core) openGateway() error {
 		Log: c.warn,
 	})
 	if err != nil {
-		return &OptionError{Option: "api_host/api_port", Problem: "the model endpoint cannot listen", Err: err}
+		option := "api_host"
+		if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES) {
+			option = "api_port"
+		}
+		return &OptionError{Option: option, Problem: "the model endpoint cannot listen", Err: err}
 	}
 	c.gateway = gw
 	return nil

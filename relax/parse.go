@@ -13,8 +13,34 @@ import (
 // An unknown option or a wrong type is an [*OptionError] naming it; null is the default.
 func ParseConfig(data []byte) (Config, error) {
 	var cfg Config
-	err := parseOptions(data, reflect.ValueOf(&cfg).Elem())
-	return cfg, err
+	if err := parseOptions(data, reflect.ValueOf(&cfg).Elem()); err != nil {
+		return cfg, err
+	}
+	return cfg, refuseZeros(data)
+}
+
+// neverZero are options no engine can run with at zero. In a Config zero is the default; who writes
+// it into a document means it.
+var neverZero = []string{
+	"agent_timeout", "agent_first_request_timeout", "agent_kill_grace", "sglang_server_concurrency",
+	"rollout_batch_size", "n_samples_per_prompt", "over_sampling_batch_size", "agentic_concurrency",
+	"data_parallel_size", "agentic_admission_expected_decode_cap", "agentic_admission_headroom",
+	"agentic_admission_pressure_threshold", "max_consecutive_dropped_groups", "rollout_max_response_len",
+	"max_body_bytes",
+}
+
+// refuseZeros looks at a document that was parsed before.
+func refuseZeros(data []byte) error {
+	var doc map[string]any
+	if err := json.Unmarshal(data, &doc); err != nil {
+		return err
+	}
+	for _, name := range neverZero {
+		if doc[name] == 0.0 {
+			return &OptionError{Option: name, Problem: "expected a positive number, found 0; leave the option out for its default"}
+		}
+	}
+	return nil
 }
 
 // parseOptions fills a struct of options from a document.

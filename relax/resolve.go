@@ -179,6 +179,7 @@ func checkChoices(c *Config) error {
 }
 
 func checkNumbers(c *Config) error {
+	// An option comes behind the one that is its default, so that the one that was set is named.
 	for _, o := range []struct {
 		name  string
 		value float64
@@ -192,9 +193,9 @@ func checkNumbers(c *Config) error {
 		{"over_sampling_batch_size", float64(c.OverSamplingBatchSize)},
 		{"agentic_concurrency", float64(c.AgenticConcurrency)},
 		{"data_parallel_size", float64(c.DataParallelSize)},
-		{"agentic_admission_expected_decode_cap", float64(c.AgenticAdmissionExpectedDecodeCap)},
 		{"max_consecutive_dropped_groups", float64(c.MaxConsecutiveDroppedGroups)},
 		{"rollout_max_response_len", float64(c.RolloutMaxResponseLen)},
+		{"agentic_admission_expected_decode_cap", float64(c.AgenticAdmissionExpectedDecodeCap)},
 		{"max_body_bytes", float64(c.MaxBodyBytes)},
 	} {
 		if !(o.value > 0) || o.value > math.MaxInt32 {
@@ -217,7 +218,7 @@ func checkNumbers(c *Config) error {
 		{"moe_router_topk", float64(c.MoERouterTopK)},
 		{"rollout_num_gpus", float64(c.RolloutNumGPUs)},
 		{"go_max_procs", float64(c.GoMaxProcs)},
-		{"arena_pool_bytes", float64(c.ArenaPoolBytes)},
+		{"arena_pool_bytes", float64(valueOr(c.ArenaPoolBytes, 0))},
 		{"arena_limit_bytes", float64(c.ArenaLimitBytes)},
 	} {
 		if o.value < 0 {

@@ -75,7 +75,8 @@ class _File(ABC):
 class _JSONLines(_File):
     def __init__(self, target: Path) -> None:
         super().__init__(target)
-        self._file = self._part.open("w", encoding="utf-8")
+        # Half an emoji, as agents cut them, is no UTF-8: it stays the JSON escape that it was.
+        self._file = self._part.open("w", encoding="utf-8", errors="backslashreplace")
 
     def __enter__(self) -> _JSONLines:
         return self

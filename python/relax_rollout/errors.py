@@ -58,11 +58,15 @@ class AlreadyOpenError(RelaxError):
 
 
 class OutOfMemoryError(RelaxError, MemoryError):
-    """No memory for a batch, or ``arena_limit_bytes`` is reached."""
+    """The library had no memory for what it should hand over, or for a view of a column.
+
+    A batch that finds none is another thing: its step waits for older batches to be let go, and
+    ends after a minute with :class:`StepFailedError`.
+    """
 
 
 class EngineIOError(RelaxError):
-    """The operating system refused something, for example a port that is taken."""
+    """The operating system refused something that no option names."""
 
 
 class BackendError(RelaxError):
@@ -86,7 +90,8 @@ class LibraryError(RelaxError):
 
 
 class StepFailedError(RelaxError):
-    """A step ended on ``max_consecutive_dropped_groups``; the message has the first cause.
+    """A step ended on ``max_consecutive_dropped_groups``, or there was no memory for its batch
+    (``arena_limit_bytes``); the message has the first cause.
 
     ``report`` is the step's :class:`~relax_rollout.StepReport`. Rows that were finished before
     are not delivered. The engine stays usable.

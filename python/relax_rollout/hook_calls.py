@@ -82,7 +82,7 @@ class _Inline:
         for attempt in range(self._hooks.retries + 1):
             try:
                 return _settled(function(_own(self._hooks, argument)))
-            except Exception as err:
+            except (Exception, SystemExit) as err:  # Ctrl-C is the caller's
                 if attempt == self._hooks.retries:
                     raise HookError(where, err) from err
                 time.sleep(_delay(self._hooks, attempt))

@@ -131,8 +131,8 @@ def _json_object(text: str) -> dict[str, Any]:
 
 def main(args: argparse.Namespace) -> int:
     """Collects, and returns the exit status."""
-    if not args.quiet:
-        logging.basicConfig(level=logging.INFO, format="%(message)s")
+    level = logging.CRITICAL + 1 if args.quiet else logging.INFO
+    logging.basicConfig(level=level, format="%(message)s")
     try:
         config, hooks = _config(args), _hooks(args)
         tasks = _Tasks(args)

@@ -211,6 +211,7 @@ async def raises(sample):
         (hangs, {"timeout": 0.05}, "no answer within 0.05 s"),
         (lambda sample: time.sleep(2), {"timeout": 0.05, "threads": 1}, "no answer within 0.05 s"),
         (exits, {}, "the hook raised SystemExit"),
+        (lambda sample: sys.exit(3), {}, "SystemExit: 3"),
         (lambda sample: sys.exit(3), {"threads": 1}, "the hook raised SystemExit(3)"),
         (cancels, {}, "it was cancelled"),
         (nothing, {}, "expected a finite number or an object, found None"),

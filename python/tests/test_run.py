@@ -73,6 +73,24 @@ def test_json_lines(tmp_path):
     assert not list(tmp_path.glob("*.part"))
 
 
+def test_half_an_emoji_of_an_agent(tmp_path):
+    """JavaScript agents that cut a text leave one: JSON can say it, UTF-8 cannot."""
+    tasks = task_file(tmp_path, {"mode": "literal", "output": '{"metadata": {"cut": "\\ud83d"}}'})
+    output = tmp_path / "out.jsonl"
+    done = run(tasks, output, "--hooks", "reward=builtins.len")
+    assert done.returncode == 0, done.stderr
+    (row,) = documents(output)
+    assert row["metadata"]["cut"] == "\ud83d"
+    assert "\\ud83d" in output.read_text()
+
+
+def test_quiet_is_quiet(tmp_path):
+    tasks = task_file(tmp_path, {}, {"mode": "exit_one"})
+    done = run(tasks, tmp_path / "out.jsonl", "--quiet", "--rollout-batch-size", "2")
+    assert done.stderr == ""
+    assert "dropped: agent_exit" in done.stdout
+
+
 def test_parquet_in_and_out(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     pa = pytest.importorskip("pyarrow")

@@ -95,6 +95,12 @@ def bad_output():
     Path(os.environ["RELAX_OUTPUT_JSON"]).write_text("{not json")
 
 
+def literal():
+    """Writes an output file byte for byte."""
+    ask(user("hello"))
+    Path(os.environ["RELAX_OUTPUT_JSON"]).write_text(METADATA["output"])
+
+
 def no_call():
     write(reward=1.0)
 
