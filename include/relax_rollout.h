@@ -196,8 +196,9 @@ relax_status relax_pause(relax_engine *engine, int32_t timeout_ms, relax_error *
 relax_status relax_resume(relax_engine *engine, relax_error *err);
 /* A JSON snapshot. */
 relax_status relax_stats(relax_engine *engine, relax_bytes *json, relax_error *err);
-/* Ends the engine: waiters get RELAX_CLOSED, agents are killed, everything is joined within
- * grace_ms. RELAX_TIMEOUT: something still runs; call again. Idempotent. Batches stay valid. */
+/* Ends the engine: waiters get RELAX_CLOSED, agents are ended (TERM, and KILL after the option
+ * "agent_kill_grace"), everything is joined. RELAX_TIMEOUT: something still runs after grace_ms; it
+ * goes on ending, and another call waits on. Idempotent. Batches stay valid. */
 relax_status relax_close(relax_engine *engine, int32_t grace_ms, relax_error *err);
 
 /* ---- memory (pure C: any thread, any time, after close and in forked children) ------------- */

@@ -27,7 +27,8 @@ class SharedBatch:
 
     Made by :meth:`.Batch.share`, on an engine with ``arena_shared``. It can be sent to another
     process through everything that pickles with :mod:`multiprocessing` (``Process`` arguments,
-    ``Queue``, ``Pipe``). Over a Unix socket send both parts by hand::
+    ``Queue``, ``Pipe``). A ``Queue`` pickles on a thread of its own, so close the handle only when
+    the other process has it. Over a Unix socket send both parts by hand::
 
         socket.send_fds(sock, [shared.description], [shared.fileno()])
         description, (fd,), _, _ = socket.recv_fds(sock, 1 << 16, 1)
