@@ -326,3 +326,28 @@ func TestOneStepAtATime(t *testing.T) {
 		t.Errorf("a second step: %v, want ErrState", err)
 	}
 }
+
+// A reply with tasks is read as strictly as Submit: a misspelt member is no task without messages.
+func TestRepliesWithTasksAreChecked(t *testing.T) {
+	t.Parallel()
+	e := openEngine(t, testConfig(t))
+	r := runStep(t, e, 0, func(ev Event) {
+		for reply, want := range map[string]string{
+			`{"tasks":[{"mesages":[]}]}`:         `unknown field "mesages"`,
+			`{"tasks":[],"end":false}`:           "send at least one task",
+			`{"tasks":[{"metadata":7}]}`:         "task 0",
+			`{"tasks":[{}],"over":true}`:         `unknown field "over"`,
+			`{"tasks":[{"messages":"no list"}]}`: "task 0",
+		} {
+			if err := e.Reply(ev.ID, []byte(reply)); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("reply %s: %v, want %q", reply, err, want)
+			}
+		}
+		if err := e.Reply(ev.ID, []byte(`{"tasks":[],"end":true}`)); err != nil {
+			t.Error(err)
+		}
+	})
+	if r.report.Groups != 0 || r.report.Debt != 1 {
+		t.Errorf("report %+v", r.report)
+	}
+}

@@ -248,7 +248,7 @@ func (c *core) replyTasks(data []byte) error {
 		Tasks []Task `json:"tasks"`
 		End   bool   `json:"end"`
 	}
-	if err := json.Unmarshal(data, &answer); err != nil {
+	if err := decodeStrict(data, &answer); err != nil {
 		return fmt.Errorf(`expected {"tasks": [...], "end": bool}: %w`, err)
 	}
 	if len(answer.Tasks) == 0 && !answer.End {

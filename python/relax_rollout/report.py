@@ -187,7 +187,8 @@ class StepReport:
     seconds: float
     """Wall time of the step."""
     error: str | None
-    """The first cause, if the step ended on ``max_consecutive_dropped_groups``."""
+    """The first cause, if the step ended on ``max_consecutive_dropped_groups``, or why its batch
+    could not be built."""
     group_balance: Balance
     session_balance: Balance
     token_balance: Balance
