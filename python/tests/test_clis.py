@@ -1,8 +1,8 @@
-"""Five real coding CLIs, unchanged from npm, as agents: one Session each, on the real engine.
+"""Five real coding CLIs, unchanged from npm, as agents: one Session each case, on the real engine.
 
 Each gets the same task. The scripted policy thinks and calls that CLI's own shell or write tool,
 which leaves a file, and closes with a text once the tool has answered. How a CLI is started is in
-clis/.
+clis/. What a CLI changes in a turn when it replays it has cases of its own.
 """
 
 import json
@@ -20,6 +20,7 @@ INSTALLED = CACHE / "clis"
 TASK = "Put the greeting of guest 4711 into the file out.txt."
 GREETING = 'Grüß Gott, "guest" 4711: \\n is no line end 世界'
 COMMAND = f"printf '%s\\n' {shlex.quote(GREETING)} > out.txt"
+LEAD = f"I write “{GREETING}” …\n\n"
 CLOSING = "The greeting is in out.txt."
 SIDE = "A greeting"
 
@@ -36,17 +37,46 @@ class Cli:
     work: str = ""
     # Conversations beside the main one. They have no tools and are answered with SIDE.
     sides: int = 0
+    # What the model says between its thoughts and the call, and the form of that.
+    lead: str = LEAD
+    parser: str = "qwen25"
+    match_policy: str = "exact"
+    case: str = ""
 
     def reply(self):
-        call = json.dumps({"name": self.tool, "arguments": self.arguments}, ensure_ascii=False)
-        return (
-            "<think>\nOne call can do it.\n</think>\n\n"
-            f"I write “{GREETING}” …\n\n<tool_call>\n{call}\n</tool_call>"
-        )
+        if self.parser == "qwen3_coder":
+            call = f"<function={self.tool}>\n"
+            for key, value in self.arguments.items():
+                call += f"<parameter={key}>\n{value}\n</parameter>\n"
+            call += "</function>"
+        else:
+            call = json.dumps({"name": self.tool, "arguments": self.arguments}, ensure_ascii=False)
+        thoughts = "<think>\nOne call can do it.\n</think>\n\n"
+        return f"{thoughts}{self.lead}<tool_call>\n{call}\n</tool_call>"
 
 
 CLIS = [
     Cli("claude-code", "claude", "Bash", {"command": COMMAND, "description": "Greet"}),
+    # It adds "replace_all": false to the call.
+    Cli(
+        "claude-code",
+        "claude",
+        "Edit",
+        {"file_path": "${work}/out.txt", "old_string": "", "new_string": GREETING + "\n"},
+        work=r"[Ww]orking directory: (?P<work>\S+)",
+        match_policy="tolerant",
+        case="rewrites-arguments",
+    ),
+    # It drops white space before a call, which this parser leaves where it stands.
+    Cli(
+        "claude-code",
+        "claude",
+        "Bash",
+        {"command": COMMAND, "description": "Greet"},
+        lead="",
+        parser="qwen3_coder",
+        case="drops-white-space",
+    ),
     Cli("codex", "codex", "exec_command", {"cmd": COMMAND}),
     # It asks for a title.
     Cli("opencode", "opencode", "bash", {"command": COMMAND}, sides=1),
@@ -90,7 +120,7 @@ def offered_tools(prompt):
     return {f["name"]: f for f in functions}
 
 
-@pytest.fixture(params=CLIS, ids=lambda cli: cli.name)
+@pytest.fixture(params=CLIS, ids=lambda cli: "-".join(filter(None, (cli.name, cli.case))))
 def cli(request):
     if not (INSTALLED / "node_modules" / ".bin" / request.param.program).exists():
         absent = f"{request.param.name} is not installed: run testdata/clis/fetch npm {INSTALLED}"
@@ -106,8 +136,9 @@ def test_a_cli_is_an_agent(open_engine, cli):
         # Nothing of whoever runs the tests: no keys, no proxies, no settings of their own CLIs.
         agent_env={"PATH": os.environ["PATH"], "CLIS": str(INSTALLED)},
         agent_env_inherit=False,
-        agentic_tool_call_parser="qwen25",
+        agentic_tool_call_parser=cli.parser,
         agentic_reasoning_parser="qwen3",
+        match_policy=cli.match_policy,
         max_consecutive_dropped_groups=1,
         simulator={"policy": policy(cli), "context_len": 1 << 20},
     )

@@ -1,7 +1,6 @@
 package chat
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -27,10 +26,13 @@ type Reply struct {
 // Read turns the ids of a finished generation into a message. It never fails: whatever the
 // ids are, there is a message, and a flag if something was wrong with them. state is the
 // state that was generated from and obs the observation before it; req is the request. The
-// final stop token is left out of the text; the caller keeps it in the stored ids. Nothing is
-// trimmed beyond what SGLang's parsers trim and, of reasoning, white space at its ends (see
-// [canon.Message]), so that the message comes back the same when a client sends it again. The ids of tool calls are the model's
-// own if it writes them, else they follow from state and ids alone.
+// final stop token is left out of the text; the caller keeps it in the stored ids.
+//
+// The message must come back the same when a client sends it again. So nothing is trimmed beyond
+// what SGLang's parsers trim and, of reasoning, white space at its ends (see [canon.Message]); but
+// white space alone beside calls is no content, because clients drop it. The ids of tool calls are
+// the model's own if it writes them and the conversation has no other call by that id, else they
+// follow from state and ids alone.
 func (f *Format) Read(state canon.State, ids []int32, req *canon.Request, obs Observation) Reply {
 	visible := ids
 	if n := len(ids); n > 0 && slices.Contains(f.stopIDs, ids[n-1]) {
@@ -42,23 +44,51 @@ func (f *Format) Read(state canon.State, ids []int32, req *canon.Request, obs Ob
 
 	m := canon.Message{Role: canon.Assistant, Content: found.Content, Reasoning: split.Reasoning}
 	if len(found.Calls) > 0 {
-		parent, newID := fmt.Sprintf("%016x", uint64(state)), callID
-		if f.template(req.Tools).dialect.ShortIDs {
-			newID = shortCallID
-		}
-		m.ToolCalls = make([]canon.ToolCall, len(found.Calls))
-		for i, c := range found.Calls {
-			m.ToolCalls[i] = canon.ToolCall{ID: cmp.Or(c.ID, newID(c.Index, parent, ids)), Name: c.Name, Arguments: c.Arguments}
+		m.ToolCalls = f.identified(found.Calls, state, ids, req)
+		if strings.TrimSpace(m.Content) == "" {
+			m.Content = ""
 		}
 	}
 	if problem != "" && found.ParseError != "" {
 		problem += "; "
 	}
 	problem += found.ParseError
-	if problem == "" && m.Content == "" && m.Reasoning == "" && len(m.ToolCalls) == 0 {
+	message := canon.NewMessage(m)
+	if problem == "" && isEmpty(message) {
 		problem = fmt.Sprintf("empty turn: %d tokens without text, reasoning or calls", len(ids))
 	}
-	return Reply{Message: canon.NewMessage(m), ParseError: problem, Text: text}
+	return Reply{Message: message, ParseError: problem, Text: text}
+}
+
+// isEmpty reports whether a message says nothing: white space is no text.
+func isEmpty(m *canon.Message) bool {
+	return strings.TrimSpace(m.Content) == "" && m.Reasoning == "" && len(m.ToolCalls) == 0
+}
+
+// identified are the calls of a turn with ids that no other call of the conversation has
+// (reference session service 7.1): a client that meets an id again takes the call for done.
+func (f *Format) identified(found []parsers.Call, state canon.State, ids []int32, req *canon.Request) []canon.ToolCall {
+	parent, newID := fmt.Sprintf("%016x", uint64(state)), callID
+	if f.template(req.Tools).dialect.ShortIDs {
+		newID = shortCallID
+	}
+	calls := make([]canon.ToolCall, len(found))
+	for i, c := range found {
+		if c.ID == "" || hasCall(calls[:i], c.ID) || isUsed(req.Messages, c.ID) {
+			c.ID = newID(c.Index, parent, ids)
+		}
+		calls[i] = canon.ToolCall{ID: c.ID, Name: c.Name, Arguments: c.Arguments}
+	}
+	return calls
+}
+
+// isUsed reports whether a call of the messages has the id, or a result whose call was left out.
+func isUsed(messages []*canon.Message, id string) bool {
+	return slices.ContainsFunc(messages, func(m *canon.Message) bool { return m.ToolCallID == id || hasCall(m.ToolCalls, id) })
+}
+
+func hasCall(calls []canon.ToolCall, id string) bool {
+	return slices.ContainsFunc(calls, func(c canon.ToolCall) bool { return c.ID == id })
 }
 
 // promptTail is how many ids at the end of an observation can say that thinking has begun.

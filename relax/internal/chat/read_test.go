@@ -41,6 +41,81 @@ func TestReadKeepsTheModelsIDs(t *testing.T) {
 	}
 }
 
+// TestReadGivesNoIDTwice: a model writes an id that an earlier call has, as Kimi does when it
+// begins to count anew. A client that sees it again takes the call for done.
+func TestReadGivesNoIDTwice(t *testing.T) {
+	tools := []canon.ToolSpec{canon.NewToolSpec("f", nil, canon.ObjectOf())}
+	kimi := func(id string) string {
+		return "<|tool_calls_section_begin|><|tool_call_begin|>" + id + "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
+	}
+	mistral := func(id string) string { return "[TOOL_CALLS]f[CALL_ID]" + id + "[ARGS]{}" }
+	const ours = "" // an id of the engine's
+	for _, c := range []struct {
+		name, parser, text string
+		before             []*canon.Message
+		want               []string
+	}{
+		{"new", "kimi_k2", kimi("functions.f:1"), []*canon.Message{calling("", "functions.f:0", "f", "{}"), result("functions.f:0", "r")}, []string{"functions.f:1"}},
+		{"used", "kimi_k2", kimi("functions.f:0"), []*canon.Message{calling("", "functions.f:0", "f", "{}"), result("functions.f:0", "r")}, []string{ours}},
+		{"used long ago", "kimi_k2", kimi("functions.f:0"),
+			[]*canon.Message{calling("", "a", "f", "{}", "functions.f:0", "f", "{}"), result("functions.f:0", "r"), user("u"), assistant("a"), user("u")}, []string{ours}},
+		{"its call was left out", "kimi_k2", kimi("functions.f:0"), []*canon.Message{result("functions.f:0", "r")}, []string{ours}},
+		{"used", "mistral", mistral("abcDEF123"), []*canon.Message{calling("", "abcDEF123", "f", "{}"), result("abcDEF123", "r")}, []string{ours}},
+		{"twice in a turn", "mistral", mistral("abcDEF123") + mistral("abcDEF123") + mistral("abcDEF124"), nil, []string{"abcDEF123", ours, "abcDEF124"}},
+	} {
+		f := byteFormat(t)
+		var err error
+		if f.toolCalls, err = parsers.ToolCalls(c.parser); err != nil {
+			t.Fatal(err)
+		}
+		req := request(append([]*canon.Message{user("u")}, c.before...)...)
+		req.Tools = tools
+		ids := generated(t, f, c.text+end)
+		var got []string
+		for i, call := range f.Read(0xabc, ids, req, Observation{}).Message.ToolCalls {
+			if call.ID == callID(i, "0000000000000abc", ids) {
+				call.ID = ours
+			}
+			got = append(got, call.ID)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s, %s: ids %q, want %q", c.parser, c.name, got, c.want)
+		}
+	}
+}
+
+// TestReadDropsWhiteSpaceBesideCalls: whatever the family's parser leaves of the text around calls,
+// clients drop white space alone, and their replay must be the recorded turn.
+func TestReadDropsWhiteSpaceBesideCalls(t *testing.T) {
+	const (
+		coder   = "<tool_call>\n<function=f>\n</function>\n</tool_call>"
+		kimi    = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
+		minimax = "<minimax:tool_call>\n<invoke name=\"f\">\n</invoke>\n</minimax:tool_call>"
+	)
+	for _, c := range []struct{ parser, text, content string }{
+		{"qwen3_coder", "\n\n" + coder, ""},
+		{"qwen3_coder", " \t\r\n\u00a0" + coder, ""},
+		{"qwen3_coder", "<think>\nr\n</think>\n\n" + coder, ""},
+		{"qwen3_coder", "\n\nI look.\n\n" + coder, "\n\nI look.\n\n"},
+		{"qwen3_coder", "\n\n<tool_call>\n</tool_call>", "\n\n<tool_call>\n</tool_call>"},
+		{"kimi_k2", "\n" + kimi, ""},
+		{"minimax-m2", "\n" + minimax + "\n", ""},
+		{"minimax-m2", "a\n" + minimax + "\n", "a\n\n"},
+	} {
+		f := byteFormat(t)
+		var err error
+		if f.toolCalls, err = parsers.ToolCalls(c.parser); err != nil {
+			t.Fatal(err)
+		}
+		req := request(user("u"))
+		req.Tools = []canon.ToolSpec{canon.NewToolSpec("f", nil, canon.ObjectOf())}
+		got := f.Read(1, generated(t, f, c.text+end), req, Observation{})
+		if m := got.Message; m.Content != c.content || len(m.ToolCalls) == 0 != (got.ParseError != "") || got.Text != c.text {
+			t.Errorf("%s %q: content %q, %d calls, flag %q, text %q", c.parser, c.text, m.Content, len(m.ToolCalls), got.ParseError, got.Text)
+		}
+	}
+}
+
 func TestRead(t *testing.T) {
 	f := byteFormat(t)
 	tools := []canon.ToolSpec{canon.NewToolSpec("f", nil, canon.ObjectOf())}
@@ -69,6 +144,9 @@ func TestRead(t *testing.T) {
 		{name: "no tokens", text: "", flag: "empty turn: 0 tokens"},
 		{name: "only a stop token", text: end, flag: "empty turn: 1 tokens"},
 		{name: "empty thinking", text: "<think></think>" + end, flag: "empty turn"},
+		{name: "thinking of white space", text: "<think>\n\n</think>" + end, flag: "empty turn: 5 tokens"},
+		{name: "thinking and text of white space", text: "<think>\n\n</think>\n\n" + end, content: "\n\n", flag: "empty turn"},
+		{name: "text of white space", text: " \n" + end, content: " \n", flag: "empty turn"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			req := request(user("u"))

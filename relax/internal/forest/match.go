@@ -17,8 +17,10 @@ type Match struct {
 	Observation *Node
 
 	// Replaced counts the messages of the request that the tolerant policy replaced by recorded
-	// ones; see [Forest.MatchTolerant].
+	// ones; see [Forest.MatchTolerant]. Forgiven names the fields they differed in, each once:
+	// "reasoning_content", "content", "tool_calls".
 	Replaced int
+	Forgiven []string
 
 	state canon.State
 	// forgiving: the match was made by the tolerant policy.
@@ -149,17 +151,18 @@ func (c *context) same(req *canon.Request) bool {
 	return canon.EqualTools(c.tools, req.Tools) && c.kwargs.Equal(req.Kwargs)
 }
 
-// MatchTolerant is Match by the policy "tolerant": clients that drop reasoning_content or trim
-// white space at the end of an answer still continue it. It returns the request to go on with,
-// its match and the number of messages replaced.
+// MatchTolerant is Match by the policy "tolerant": clients that drop reasoning_content, trim white
+// space at the end of an answer or write the arguments of a call anew still continue it. It returns
+// the request to go on with, its match and the number of messages replaced.
 //
 // The request is first matched as it is. Only if an assistant message of it belongs to no
 // recorded response is it compared again with such differences forgiven; if that finds a longer
 // conversation, the result is a copy of the request with the recorded turns in place of the
 // replayed ones, so that what the model reads is what it said. Of equally long conversations
-// that with fewer replacements wins, then a delivered one, then the newer. Role, tool calls with
-// ids and arguments, and any reasoning that was sent must be equal: two different calls are
-// never taken for one. The original request is not changed.
+// that with fewer replacements wins, then a delivered one, then the newer. Role, the calls' number,
+// order, names and ids, and any reasoning that was sent must be equal, and so must the arguments
+// unless the engine made the call's id, which proves that it is the same call: two different calls
+// are never taken for one. The original request is not changed.
 //
 // The replacement is in the Match too: Attach counts it and marks the observation.
 func (f *Forest) MatchTolerant(req *canon.Request) (*canon.Request, Match, int) {
@@ -169,11 +172,16 @@ func (f *Forest) MatchTolerant(req *canon.Request) (*canon.Request, Match, int) 
 	if !slices.ContainsFunc(req.Messages[m.From:], unknown) {
 		return req, m, 0 // nothing longer can be recorded
 	}
-	stored, replaced := f.tolerate(req)
-	if replaced == 0 {
+	stored, best := f.tolerate(req)
+	if best.replaced == 0 {
 		return req, m, 0
 	}
-	m = f.Match(stored)
-	m.Replaced, m.forgiving = replaced, true
-	return stored, m, replaced
+	// Not matched again: a longer conversation may hold the recorded turn as a message of the agent's
+	// own, and that is not what was replayed.
+	m = Match{
+		Parent: best.node, From: best.node.end(), state: f.state(stored),
+		Replaced: best.replaced, Forgiven: forgivenFields(stored.Messages, req.Messages), forgiving: true,
+	}
+	m.Observation = f.observation(m, stored)
+	return stored, m, best.replaced
 }

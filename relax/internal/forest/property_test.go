@@ -18,7 +18,7 @@ const (
 // kinds must all happen in the generated histories.
 var kinds = []string{
 	"explained: " + string(ReasonTools), "explained: " + string(ReasonKwargs), "explained: " + string(ReasonMessage),
-	"explained: " + string(ReasonShorter), "not explained", "tolerated", "repeated answer", "repeated request",
+	"explained: " + string(ReasonShorter), "not explained", "tolerated", "tolerated arguments", "repeated answer", "repeated request",
 	"lost answer", "one context", "several contexts", "main", "tie", "shared response", "row ends unanswered",
 }
 
@@ -81,16 +81,26 @@ func tokensOf(l Lineage) []int32 {
 	return ids
 }
 
-// sameButReasoning is the tolerant policy, said in other words than the forest says it.
-func sameButReasoning(recorded, sent *canon.Message) bool {
+// sameTurnInOtherWords is the tolerant policy, said in other words than the forest says it.
+func sameTurnInOtherWords(recorded, sent *canon.Message) bool {
 	if recorded.Role != canon.Assistant || sent.Role != canon.Assistant {
 		return false
 	}
 	if sent.Reasoning != "" && sent.Reasoning != recorded.Reasoning {
 		return false
 	}
-	return callText(sent.ToolCalls) == callText(recorded.ToolCalls) &&
-		strings.TrimSpace(sent.Content) == strings.TrimSpace(recorded.Content)
+	if len(sent.ToolCalls) != len(recorded.ToolCalls) || strings.TrimSpace(sent.Content) != strings.TrimSpace(recorded.Content) {
+		return false
+	}
+	for i, c := range sent.ToolCalls {
+		if c.ID == engineID {
+			c.Arguments = recorded.ToolCalls[i].Arguments
+		}
+		if c != recorded.ToolCalls[i] {
+			return false
+		}
+	}
+	return true
 }
 
 // askTolerant matches by the tolerant policy. Only answers of the model are forgiven.
@@ -107,6 +117,9 @@ func (w *world) askTolerant(a *asked) {
 	if !slices.Equal(sent, a.req.Messages) {
 		w.fail("the request was changed")
 	}
+	if slices.Contains(match.Forgiven, "tool_calls") {
+		w.seen["tolerated arguments"]++
+	}
 	a.req, a.match = stored, match
 }
 
@@ -120,7 +133,7 @@ func (w *world) forgiven(req *canon.Request) (*answer, int) {
 			sampled[len(above.whole.Messages)-1] = true
 		}
 		same := func(at int, recorded, sent *canon.Message) bool {
-			return sampled[at] && sameButReasoning(recorded, sent)
+			return sampled[at] && sameTurnInOtherWords(recorded, sent)
 		}
 		n, ok := replays(b.whole, req, same)
 		if !ok {

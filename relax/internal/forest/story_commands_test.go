@@ -119,7 +119,11 @@ func (s *story) match(name string, options []string, body string) (out string, o
 	if slices.Contains(options, "tolerant") {
 		var replaced int
 		req, m, replaced = s.forest.MatchTolerant(req)
-		out = fmt.Sprintf("tolerates %d messages\n", replaced)
+		out = fmt.Sprintf("tolerates %d messages", replaced)
+		if len(m.Forgiven) > 0 {
+			out += " in " + strings.Join(m.Forgiven, ", ")
+		}
+		out += "\n"
 	}
 	if d := s.forest.Explain(m, req); d != nil {
 		out += fmt.Sprintf("diverges from #%d: %s\n", d.Node.ID(), d)

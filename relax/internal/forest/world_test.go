@@ -292,12 +292,17 @@ func (w *world) deliver() {
 	w.f.Undelivered(a.node)
 }
 
+// engineID is an id as the engine makes them.
+const engineID = "call_0123456789abcdef01234567"
+
 // turn is a random answer of a model; there are few, so that many are equal.
 func (w *world) turn() *canon.Message {
 	m := canon.Message{Role: canon.Assistant, Content: []string{"x", "y", "y\n"}[w.r.IntN(3)]}
 	m.Reasoning = []string{"", "", "hm", "so"}[w.r.IntN(4)]
 	if w.r.IntN(4) == 0 {
-		m.ToolCalls = []canon.ToolCall{{Name: []string{"f", "g"}[w.r.IntN(2)], Arguments: "{}"}}
+		m.ToolCalls = []canon.ToolCall{{
+			ID: []string{"", "f:0", engineID}[w.r.IntN(3)], Name: []string{"f", "g"}[w.r.IntN(2)], Arguments: "{}",
+		}}
 	}
 	return canon.NewMessage(m)
 }
@@ -341,11 +346,15 @@ func (w *world) change(req *canon.Request) {
 		return
 	case 3: // edited
 		req.Messages[size-1] = assistant("edited")
-	case 4, 5: // reasoning or white space lost
+	case 4, 5: // reasoning or white space lost, arguments written anew
 		for i, m := range req.Messages {
 			if m.Role == canon.Assistant && w.r.IntN(4) > 0 {
 				lean := *m
 				lean.Reasoning, lean.Content = "", strings.TrimSpace(m.Content)
+				lean.ToolCalls = slices.Clone(m.ToolCalls)
+				for j := range lean.ToolCalls {
+					lean.ToolCalls[j].Arguments = []string{"{}", `{"n":1}`}[w.r.IntN(2)]
+				}
 				req.Messages[i] = canon.NewMessage(lean)
 			}
 		}
