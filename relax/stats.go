@@ -1,8 +1,10 @@
 package relax
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/agent"
@@ -18,8 +20,13 @@ type Stats struct {
 	Debt   int        `json:"debt"`
 	Groups GroupStats `json:"groups"`
 	// QueuedTasks were submitted and not started.
-	QueuedTasks int          `json:"queued_tasks"`
-	Requests    RequestStats `json:"requests"`
+	QueuedTasks int `json:"queued_tasks"`
+	// OpenTasks are the started tasks of training that may still be delivered, in the order they came:
+	// those of Groups that were neither dropped nor delivered. Each is the members of its metadata that
+	// are numbers (the rest may be large): a host that numbers its tasks knows what it has to keep, with
+	// the QueuedTasks newest ones, for tasks are started in their order.
+	OpenTasks []map[string]json.Number `json:"open_tasks"`
+	Requests  RequestStats             `json:"requests"`
 	// Sessions have a token that is answered; Protected ones are not aborted any more.
 	Sessions  int `json:"sessions"`
 	Protected int `json:"protected"`
@@ -50,6 +57,8 @@ type Stats struct {
 	RunDir     string `json:"run_dir"`
 	// Goroutines by name.
 	Goroutines map[string]int `json:"goroutines"`
+
+	open []Task // what OpenTasks are made of
 }
 
 // GroupStats counts Groups by what they wait for: preparing (first requests), ready (a lease),
@@ -99,6 +108,10 @@ func (c *core) stats() ([]byte, error) {
 	s, err := c.snapshot()
 	if err != nil {
 		return nil, err
+	}
+	s.OpenTasks = make([]map[string]json.Number, len(s.open)) // here: reading metadata must not hold the loop up
+	for i, t := range s.open {
+		s.OpenTasks[i] = numbersIn(t.Metadata)
 	}
 	raw, err := json.Marshal(s)
 	if err != nil {
@@ -166,4 +179,39 @@ func (c *core) loopStats(s *Stats) {
 	if s.Waits = c.waiting(time.Now()); s.Waits == nil {
 		s.Waits = []Wait{}
 	}
+	s.open = c.openTasks()
+}
+
+// openTasks are the tasks of train Groups that were neither dropped nor delivered.
+func (c *core) openTasks() []Task {
+	var live []*group
+	for _, g := range c.groups {
+		if g.origin == nil && g.reason == "" && g.deliveredAt.IsZero() {
+			live = append(live, g)
+		}
+	}
+	slices.SortFunc(live, func(a, b *group) int { return cmp.Compare(a.id, b.id) })
+	tasks := make([]Task, len(live))
+	for i, g := range live {
+		tasks[i] = g.task
+	}
+	return tasks
+}
+
+// numbersIn are the members of a task's metadata that are numbers.
+func numbersIn(metadata json.RawMessage) map[string]json.Number {
+	numbers := map[string]json.Number{}
+	if len(metadata) == 0 {
+		return numbers
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(metadata, &members); err != nil {
+		panic(fmt.Sprintf("a checked task's metadata is no object: %v", err))
+	}
+	for name, value := range members {
+		if value[0] == '-' || '0' <= value[0] && value[0] <= '9' {
+			numbers[name] = json.Number(value)
+		}
+	}
+	return numbers
 }

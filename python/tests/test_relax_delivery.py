@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import eventually
 from holding import LONG, SECONDS, SIMULATOR, Gate, Running, end_owing, go_on, hold_after
-from trainer import Client, DataSource, arguments, install
+from trainer import Client, DataSource, Rows, arguments, install
 
 import relax_rollout as rr
 import relax_rollout.relax as adapter
@@ -33,6 +33,85 @@ def test_a_failed_put_is_made_again_and_nothing_runs_again():
     assert [p.id for p in client.puts] == ["train_0"]
 
 
+def failing_once(work):
+    """Raises at its first call and then does its work."""
+    calls = []
+
+    def function(args, samples):
+        calls.append(len(samples))
+        if len(calls) == 1:
+            samples[0].metadata["spoiled"] = True
+            raise RuntimeError("the judge is away")
+        return work(args, samples)
+
+    return function
+
+
+def converted(args, samples):
+    """A converter's rows: the samples in another order, one of them twice."""
+    rows = [samples[-1], *samples]
+    return Rows(
+        {
+            "total_lengths": [len(s.tokens) for s in rows],
+            "sample_indices": [s.index for s in rows],
+            "spoiled": ["spoiled" in s.metadata for s in rows],
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "work"),
+    [
+        ("custom_reward_post_process_path", lambda args, samples: [0.0] * len(samples)),
+        ("custom_convert_samples_to_train_data_path", converted),
+    ],
+)
+def test_a_conversion_that_fails_is_made_again_and_nothing_runs_again(monkeypatch, option, work):
+    install(monkeypatch, "trainers_code", function=failing_once(work))
+    args = arguments(**{option: "trainers_code.function"})
+    source, client = DataSource(), Client()
+    with pytest.raises(RuntimeError, match="the judge is away"):
+        adapter.generate_rollout(args, 0, source, client)
+    with pytest.raises(rr.InvalidError, match="conversion of step 0's rows failed; call again"):
+        adapter.generate_rollout(args, 1, source, client)
+    out = adapter.generate_rollout(args, 0, source, client)
+    assert (len(out.samples), source.given) == (2, 2)
+    assert not any("spoiled" in s.metadata for g in out.samples for s in g), "samples are new"
+    assert [p.id for p in client.puts] == ["train_0"]
+    adapter.generate_rollout(args, 1, source, client)
+    assert [p.id for p in client.puts] == ["train_0", "train_1"]
+
+
+@pytest.mark.usefixtures("deadline")
+def test_partitions_of_a_failed_conversion_are_closed(monkeypatch):
+    """Else the engine would wait for ever that the trainer takes them."""
+    work = failing_once(lambda args, samples: [0.0] * len(samples))
+    install(monkeypatch, "trainers_code", function=work)
+    args = arguments(
+        custom_reward_post_process_path="trainers_code.function",
+        fully_async=True,
+        global_batch_size=4,
+        num_rollout=2,
+        max_staleness=1,
+    )
+    source, client = DataSource(), Client()
+    with pytest.raises(RuntimeError, match="the judge is away"):
+        adapter.generate_rollout(args, 0, source, client)
+    for rollout_id in (0, 1, 2):
+        adapter.generate_rollout(args, rollout_id, source, client)
+    assert [(p.id, p.last) for p in client.puts] == [("train_0", True), ("train_1", True)]
+
+
+def test_rows_that_are_given_up_are_a_warning(monkeypatch, caplog):
+    work = failing_once(lambda args, samples: [0.0] * len(samples))
+    install(monkeypatch, "trainers_code", function=work)
+    args = arguments(custom_reward_post_process_path="trainers_code.function")
+    with pytest.raises(RuntimeError, match="the judge is away"):
+        adapter.generate_rollout(args, 0, DataSource(), Client())
+    adapter.shutdown()
+    assert "the conversion of step 0's rows failed, and is given up" in caplog.text
+
+
 def test_a_log_function_that_fails_costs_no_rows(monkeypatch):
     calls = []
 
@@ -55,6 +134,70 @@ def test_debug_rollouts_are_taken_out_of_the_queue():
     client = Client()
     adapter.generate_rollout(arguments(debug_rollout_only=True), 0, DataSource(), client)
     assert client.cleared == ["train_0"]
+
+
+def test_debug_rollouts_of_the_final_backfill_are_taken_out_where_they_are():
+    args = arguments(
+        debug_rollout_only=True,
+        fully_async=True,
+        global_batch_size=4,
+        num_rollout=1,
+        max_staleness=1,
+    )
+    source, client = DataSource(), Client()
+    for rollout_id in (0, 1):
+        adapter.generate_rollout(args, rollout_id, source, client)
+    assert client.cleared == ["train_0", "train_0"]
+
+
+# ---- rows of a converter -------------------------------------------------------------------------
+
+
+def meta_of(monkeypatch, convert):
+    install(monkeypatch, "trainers_code", convert=convert)
+    args = arguments(
+        custom_convert_samples_to_train_data_path="trainers_code.convert", rollout_batch_size=1
+    )
+    client = Client()
+    adapter.generate_rollout(args, 0, DataSource(), client)
+    (put,) = client.puts
+    return [(m["total_lengths"], m["sample_index"]) for m in put.meta], put.data
+
+
+def test_a_converters_rows_have_their_own_numbers(monkeypatch):
+    pairs, data = meta_of(monkeypatch, converted)
+    assert [index for _, index in pairs] == [1001, 1000, 1001]
+    assert pairs == list(zip(data["total_lengths"], data["sample_indices"], strict=True))
+
+
+def test_a_converters_rows_without_numbers_are_the_samples(monkeypatch):
+    def convert(args, samples):
+        return Rows({"total_lengths": [len(s.tokens) for s in samples]})
+
+    pairs, _ = meta_of(monkeypatch, convert)
+    assert [index for _, index in pairs] == [1000, 1001]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"total_lengths": [7]}, "1 total_lengths, and 2 samples; add sample_indices"),
+        (
+            {"total_lengths": [7], "sample_indices": [1, 2]},
+            "1 total_lengths, and 2 sample_indices",
+        ),
+        ({"tokens": [[7]], "mine": [7]}, r"no total_lengths, but \['mine', 'tokens'\]"),
+    ],
+)
+def test_a_converter_that_leaves_numbers_out_is_told(monkeypatch, columns, said):
+    def convert(args, samples):
+        # Rows asks for total_lengths itself.
+        return Rows(columns) if "total_lengths" in columns else columns
+
+    with pytest.raises(
+        rr.InvalidError, match=f"custom_convert_samples_to_train_data_path: .*{said}"
+    ):
+        meta_of(monkeypatch, convert)
 
 
 def planned(groups, complete, **more):
@@ -242,3 +385,46 @@ def test_a_task_that_came_too_late_for_its_step_is_the_next_ones(tmp_path):
     assert client.column(0, "sample_indices").tolist() == [1001]
     assert client.column(1, "sample_indices")[0] in (1002, 1003)
     assert len(adapter._resident[1]._sources) == 0, "what is over is forgotten"
+
+
+def test_samples_of_dropped_groups_are_forgotten_while_others_go_on(tmp_path):
+    gate, never = Gate(tmp_path / "gate"), Gate(tmp_path / "never")
+    hello = {"ask": "hello"}
+    steps = [[hello, {"wait": never.path}], [{"exit": 1}], [hello, {"wait": gate.path}]]
+    source = DataSource(lambda number: {"steps": steps[number]}, group_size=1)
+    args = arguments(
+        agent="scripted.py",
+        partial_rollout=True,
+        rollout_batch_size=1,
+        over_sampling_batch_size=2,
+        n_samples_per_prompt=1,
+    )
+    with Running(adapter.generate_rollout, args, 0, source, None) as running:
+        gate.arrived()
+        never.arrived()
+        gate.release()
+    assert running.result.samples[0][0].label == "label 2"
+    sources = adapter._resident[1]._sources
+    assert (source.given, len(sources)) == (3, 1), "the one that is carried"
+    never.open()
+
+
+def test_samples_of_filtered_groups_are_forgotten(monkeypatch):
+    calls = []
+
+    def keep(args, samples):
+        calls.append(samples)
+        return len(calls) % 4 == 0
+
+    install(monkeypatch, "trainers_filter", keep=keep)
+    args = arguments(
+        dynamic_sampling_filter_path="trainers_filter.keep",
+        agentic_prelaunch=True,
+        agentic_concurrency=4,
+        num_rollout=100,
+    )
+    source = DataSource()
+    for rollout_id in range(2):
+        adapter.generate_rollout(args, rollout_id, source, None)
+        assert len(adapter._resident[1]._sources) <= 8, "what is prelaunched"
+    assert source.given >= 16

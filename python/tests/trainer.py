@@ -1,5 +1,6 @@
-"""A stand-in for the Relax trainer: its arguments, data source and queue client, for tests."""
+"""A stand-in for the Relax trainer: its arguments, samples, data source and queue client."""
 
+import enum
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -33,6 +34,31 @@ def arguments(agent="plain.py", **more):
         **more,
     }
     return SimpleNamespace(**settings)
+
+
+class TrainersSample:
+    """What the trainer's class of samples has, and nothing that only ours has."""
+
+    class Status(enum.Enum):
+        PENDING, COMPLETED, TRUNCATED = "pending", "completed", "truncated"
+
+    def __init__(self, group_index=None, index=None, prompt="", label=None, metadata=None):
+        self.group_index, self.index, self.prompt, self.label = group_index, index, prompt, label
+        self.metadata = {} if metadata is None else metadata
+        self.tokens, self.loss_mask = [], None
+        self.response, self.response_length = "", 0
+        self.reward = self.custom_advantage = self.train_metadata = None
+        self.status = self.Status.PENDING
+
+    @property
+    def effective_response_length(self):
+        return self.response_length if self.loss_mask is None else sum(self.loss_mask)
+
+    def get_reward_value(self, args):
+        return self.reward[args.reward_key] if args.reward_key else self.reward
+
+    def to_dict(self):
+        return {**vars(self), "status": self.status.value}
 
 
 class DataSource:
@@ -101,6 +127,15 @@ class Client:
 
     def column(self, partition, name):
         return np.concatenate([p.data[name] for p in self.of(partition)])
+
+
+def install_trainer(monkeypatch, name, **members):
+    """A module of the trainer's package, with the packages it is in."""
+    parts = name.split(".")
+    for i in range(1, len(parts)):
+        if (package := ".".join(parts[:i])) not in sys.modules:
+            install(monkeypatch, package, __path__=[])
+    return install(monkeypatch, name, **members)
 
 
 def install(monkeypatch, name, **members):

@@ -65,7 +65,9 @@ def generate_rollout(
         ConfigError: an option cannot be served; it names the option.
         StepFailedError: too many Groups in a row were dropped; it names the first cause.
         InvalidError: the data source gave no or wrong samples.
-        Exception: what a put raised. Calling again with the same rollout_id goes on with it.
+        Exception: what came after the rollout raised: a converter or post-process function, a put,
+            a dump, a log function. The rows are kept, and calling again with the same rollout_id
+            goes on with that.
     """
     with _lock:
         resident = _engine_for(args)

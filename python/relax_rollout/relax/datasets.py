@@ -1,6 +1,6 @@
 """The prompts of an Eval: the trainer's eval_datasets, read and made into samples.
 
-May enter: args, files. Never: the engine.
+May enter: args, files, the trainer's class of samples. Never: the engine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 from ..errors import ConfigError
 from ..hooks import load
 from ..task_files import Keys, convert_rows, metadata_of, prompt_of
-from .samples import Sample, messages_of
+from .outputs import sample_class
+from .samples import messages_of
 
 
 @dataclass(frozen=True)
@@ -84,15 +85,21 @@ def _read(args: Any, config: Any) -> Dataset:
         for option in ("temperature", "top_p", "top_k", "max_response_len")
     }
     n_samples = _setting(args, config, "n_samples_per_eval_prompt", "n_samples_per_eval_prompt")
+    new = sample_class()
+
+    def sample(number: int, row: Mapping[str, Any]) -> Any:
+        return new(group_index=number, **_fields(args, config, row, keys))
+
     return Dataset(
         name=name,
-        samples=list(convert_rows(path, lambda i, row: _sample(args, config, row, keys, i))),
+        samples=list(convert_rows(path, sample)),
         n_samples=int(n_samples or 1),
         overrides={k: v for k, v in overrides.items() if v is not None},
     )
 
 
-def _sample(args: Any, config: Any, row: Mapping[str, Any], keys: Keys, number: int) -> Any:
+def _fields(args: Any, config: Any, row: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    """What a row of a file gives to its sample."""
     prompt = prompt_of(row, keys)
     if path := getattr(args, "custom_prompt_path", None):
         prompt = load("custom_prompt_path", path)(prompt, row)
@@ -102,5 +109,8 @@ def _sample(args: Any, config: Any, row: Mapping[str, Any], keys: Keys, number: 
     inject = getattr(config, "inject_metadata", None)
     if inject is not None:
         metadata = inject(copy.deepcopy(metadata))
-    label = row.get(keys.label) if keys.label else None
-    return Sample(group_index=number, prompt=prompt, label=label, metadata=metadata)
+    return {
+        "prompt": prompt,
+        "label": row.get(keys.label) if keys.label else None,
+        "metadata": metadata,
+    }

@@ -85,12 +85,29 @@ def _put(args: Any, batch: Batch, groups: list[Group], partition: int, is_last: 
     samples = [s for g in groups for s in g.samples]
     if path := getattr(args, "custom_convert_samples_to_train_data_path", None):
         data = load("custom_convert_samples_to_train_data_path", path)(args, samples)
-        lengths = data["total_lengths"]
-        pairs = zip(lengths, samples, strict=True)
-        meta = [{"total_lengths": int(n), "sample_index": int(s.index or 0)} for n, s in pairs]
-        return Put(partition, data, meta, is_last)
+        return Put(partition, data, _meta_of(data, samples), is_last)
     columns = columns_of(args, batch, [r for g in groups for r in g.rows], samples)
     return Put(partition, columns, transfer_queue.custom_meta(columns), is_last)
+
+
+def _meta_of(data: Any, samples: list[Any]) -> list[dict[str, int]]:
+    """What samplers want to know of a converter's rows. As in the trainer both numbers are the
+    rows' own: a converter may reorder samples, drop them, or make several rows of one."""
+    option = "custom_convert_samples_to_train_data_path"
+    names = set(data.keys())
+    if "total_lengths" not in names:
+        raise InvalidError(f"{option}: the rows have no total_lengths, but {sorted(names)}")
+    lengths = [int(n) for n in data["total_lengths"]]
+    if "sample_indices" in names:
+        indices = [int(i) for i in data["sample_indices"]]
+    else:
+        indices = [int(s.index or 0) for s in samples]
+    if len(indices) != len(lengths):
+        raise InvalidError(
+            f"{option}: {len(lengths)} total_lengths, and {len(indices)} "
+            + ("sample_indices" if "sample_indices" in names else "samples; add sample_indices")
+        )
+    return transfer_queue.custom_meta({"total_lengths": lengths, "sample_indices": indices})
 
 
 def columns_of(args: Any, batch: Batch, rows: list[int], samples: list[Any]) -> Columns:
@@ -174,13 +191,15 @@ class Mailbox:
         return len(self._unsent)
 
     def add(self, puts: Iterable[Put]) -> None:
-        """Plans puts. A partition that was closed by its last takes no more."""
-        for put in puts:
-            if put.partition in self._closed:
+        """Plans puts, all or none. A partition that was closed by its last takes no more."""
+        planned, closed = deque(puts), set(self._closed)
+        for put in planned:
+            if put.partition in closed:
                 raise InvalidError(f"partition {put.partition_id}: rows after its last")
             if put.is_last:
-                self._closed.add(put.partition)
-            self._unsent.append(put)
+                closed.add(put.partition)
+        self._closed = closed
+        self._unsent += planned
 
     def send(self, client: Any) -> None:
         """Makes all puts; returns when the rows can be read."""

@@ -83,6 +83,7 @@ KNOWN = frozenset(
         *("eval_input_key", "eval_label_key", "eval_tool_key", "input_key", "label_key"),
         *("metadata_key", "tool_key", "custom_prompt_path", "system_prompt"),
         *("use_opd", "multimodal_keys", "mask_offpolicy_in_partial_rollout"),
+        *("save_debug_rollout_data", "sglang_profile"),
     }
 )
 """All arguments of the trainer that anything here reads."""

@@ -1,18 +1,21 @@
-"""What the trainer gets back, and what it reads in its logs.
+"""What the trainer gets back, what it reads in its logs, and what of its own work is done for it.
 
 May enter: samples, reports, args. Never: the engine.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from ..hooks import load
-from .samples import Decode
+from ..transfer_queue import run
+from .samples import Decode, Sample
 
 _LOGGER = logging.getLogger("relax_rollout.relax")
 
@@ -39,11 +42,23 @@ def output(name: str, **fields: Any) -> Any:
     return (found or globals()[name])(**fields)
 
 
+def sample_class() -> Callable[..., Any]:
+    """The trainer's class of samples, or ours where the trainer is not installed.
+
+    For samples that no data source made, those of an Eval: the trainer logs and dumps what it gets
+    back by members of its own class.
+    """
+    return _trainers("relax.utils.types", "Sample") or Sample
+
+
 def _trainers(module: str, name: str) -> Callable[..., Any] | None:
     try:
         return getattr(importlib.import_module(module), name, None)
     except ImportError:
         return None
+
+
+# ---- logs ----------------------------------------------------------------------------------------
 
 
 _LOGGERS = ("relax.distributed.ray.rollout", "relax.engine.rollout.workload")
@@ -88,16 +103,78 @@ def show_sample(which: str, sample: Any) -> None:
     _LOGGER.info("%s: %r, label: %s, reward: %s", which, shown, sample.label, sample.reward)
 
 
-def decoder(args: Any) -> Decode:
-    """Decodes tokens as the model's tokenizer does; to "" where none can be loaded."""
-    checkpoint = getattr(args, "hf_checkpoint", None)
+# ---- what the trainer's own agentic rollout does around a step -----------------------------------
+
+
+def save_train_dump(args: Any, rollout_id: int, samples: list[Any]) -> None:
+    """Writes the file of ``--save-debug-rollout-data`` (``--dump-details`` sets it), by the
+    trainer's own function. An agentic rollout function does that itself, where Evals are dumped by
+    its caller (spec/reference-pipeline.md 7.5, 10.1).
+    """
+    if not getattr(args, "save_debug_rollout_data", None) or not samples:
+        return
+    save = _trainers("relax.utils.training.train_dump_utils", "save_debug_rollout_data")
+    if save is None:
+        _LOGGER.warning(
+            "save_debug_rollout_data: not written, as the trainer's package `relax` cannot be "
+            "imported here; set it under relax_rollout: for the library's own dump"
+        )
+        return
+    tokenizer = tokenizer_of(getattr(args, "hf_checkpoint", None))
+    save(args, samples, rollout_id=rollout_id, evaluation=False, tokenizer=tokenizer)
+
+
+@contextmanager
+def sglang_profile(args: Any, rollout_id: int) -> Iterator[None]:
+    """Profiles SGLang while a step runs, by the trainer's own functions, if ``--sglang-profile``
+    says so for this step. A profile that fails is a warning: the rollout does not need it."""
+    if not getattr(args, "sglang_profile", False):
+        yield
+        return
+    started = _profile("start_sglang_profile", args, rollout_id)
+    try:
+        yield
+    finally:
+        if started:
+            _profile("stop_sglang_profile", args, rollout_id)
+
+
+def _profile(name: str, args: Any, rollout_id: int) -> bool:
+    """Calls one of the trainer's functions; returns whether it could."""
+    function = _trainers("relax.utils.profile_utils", name)
+    if function is None:
+        _LOGGER.warning(
+            "sglang_profile: not done, as the trainer's package `relax` cannot be imported here"
+        )
+        return False
+    try:
+        run(function(args, rollout_id))
+    except Exception as err:  # of an HTTP client, or whatever the function is made of
+        _LOGGER.warning("sglang_profile: %s of step %d: %r", name, rollout_id, err)
+        return False
+    return True
+
+
+# ---- the tokenizer -------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1)  # loading takes seconds, and a process has one model
+def tokenizer_of(checkpoint: str | None) -> Any:
+    """The checkpoint's tokenizer, None where none can be loaded."""
     if not checkpoint:
-        return lambda _: ""
+        return None
     try:
         from transformers import AutoTokenizer
 
-        tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=True)
+        return AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=True)
     except Exception as err:  # whatever a checkpoint's own code raises
         _LOGGER.warning("samples have no prompt and response texts: no tokenizer: %s", err)
+        return None
+
+
+def decoder(args: Any) -> Decode:
+    """Decodes tokens as the model's tokenizer does; to "" where none can be loaded."""
+    tokenizer = tokenizer_of(getattr(args, "hf_checkpoint", None))
+    if tokenizer is None:
         return lambda _: ""
     return lambda tokens: str(tokenizer.decode(tokens)) if tokens else ""

@@ -17,25 +17,36 @@ from ..batch import Batch
 from ..engine import Engine
 from ..errors import InvalidError, RelaxError
 from ..evaluation import EvalDataset, EvalResult
+from ..report import StepReport
 from ..transfer_queue import run
 from .datasets import Dataset, eval_datasets
 from .delivery import Group, Mailbox, plan
 from .options import engine_config, router_url
-from .outputs import decoder, log_train, output, show_sample
+from .outputs import (
+    decoder,
+    log_train,
+    output,
+    save_train_dump,
+    sglang_profile,
+    show_sample,
+)
 from .rewards import engine_hooks
 from .samples import TAG, Decode, Sources, groups_of, sample_of_row, task_of
 
 _LOGGER = logging.getLogger("relax_rollout.relax")
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Finished:
-    """A step that ran, whose rows may not be in the queue yet."""
+    """A step that ran. It is kept until the trainer has all of it, so that a call that failed can
+    be made again."""
 
     rollout_id: int
-    output: Any
-    samples: list[Any]
+    batch: Batch
+    report: StepReport
     seconds: float
+    groups: list[Group] | None = None
+    """None until its rows are converted and their puts planned."""
 
 
 class Resident:
@@ -48,6 +59,8 @@ class Resident:
         self._mailbox = Mailbox()
         self._finished: _Finished | None = None
         self._complete: list[int] = []
+        self._given: set[int] = set()
+        """Groups of the data source that the engine may still deliver."""
         self._decode: Decode | None = None
         self._greeted = False
         self.engine = Engine(self._config, hooks=engine_hooks(args, self._sources), progress=True)
@@ -58,8 +71,8 @@ class Resident:
 
     def close(self) -> None:
         """Ends the engine and its agents."""
-        if self._mailbox.unsent:
-            _LOGGER.warning("%d puts of the last step were not made", self._mailbox.unsent)
+        if missing := self._undelivered():
+            _LOGGER.warning("%s, and is given up", missing)
         self.engine.close()
 
     # ---- training -------------------------------------------------------------------------------
@@ -67,25 +80,33 @@ class Resident:
     def train(self, args: Any, rollout_id: int, source: Any, client: Any) -> Any:
         """Runs a step; returns when its rows can be read from the queue.
 
-        If a put or a log function fails, a call with the same ``rollout_id`` goes on with that.
+        If anything fails after the engine's step (a converter, a put, a log function), a call with
+        the same ``rollout_id`` goes on with that: no agent runs again.
         """
         if self._finished is None or self._finished.rollout_id != rollout_id:
-            self._finished = self._step(args, rollout_id, source, client)
+            self._run(args, rollout_id, source)
         step = self._finished
+        assert step is not None
+        if step.groups is None:
+            self._convert(args, step, client)
         if client is not None:
             self._mailbox.send(client)
-            if getattr(args, "debug_rollout_only", False):
-                run(client.async_clear_partition(f"train_{rollout_id}"))
-        self._show(rollout_id, step.samples)
-        log_train(args, rollout_id, step.samples, step.output.metrics, step.seconds)
+        groups = [g.samples for g in step.groups or ()]
+        samples = [s for group in groups for s in group]
+        metrics = dict(step.report.metrics)
+        self._show(rollout_id, samples)
+        save_train_dump(args, rollout_id, samples)
+        log_train(args, rollout_id, samples, metrics, step.seconds)
+        if client is not None and getattr(args, "debug_rollout_only", False):
+            run(client.async_clear_partition(f"train_{_last_partition(args, rollout_id)}"))
         self._finished = None
-        return step.output
+        return output("RolloutFnTrainOutput", samples=groups, metrics=metrics)
 
-    def _step(self, args: Any, rollout_id: int, source: Any, client: Any) -> _Finished:
-        if self._mailbox.unsent:
+    def _run(self, args: Any, rollout_id: int, source: Any) -> None:
+        """Runs the engine's step, whose outcome is then kept."""
+        if missing := self._undelivered():
             raise InvalidError(
-                f"generate_rollout {rollout_id}: {self._mailbox.unsent} puts of the step before "
-                "failed; call again with its rollout_id first"
+                f"generate_rollout {rollout_id}: {missing}; call again with its rollout_id first"
             )
         # The trainer starts a step only when its staleness allows, so what was complete is taken.
         while self._complete:
@@ -93,48 +114,53 @@ class Resident:
             self._complete.pop(0)
         began = time.monotonic()
         with_messages = bool(getattr(args, "rollout_global_dataset", True))
-        tasks = SourceTasks(source, self._sources, with_messages)
-        batch = self.engine.rollout(rollout_id, tasks)
-        seconds = time.monotonic() - began
-        groups = self._groups(args, batch)
-        report = batch.report
-        assert report is not None
-        short = (
-            sum(p.debt for p in report.partitions if p.short) if report.partitions else report.debt
-        )
-        if short:  # the trainer would wait for them for ever
-            raise InvalidError(
-                f"generate_rollout {rollout_id}: {short} Groups are missing, and the data source "
-                "has no more samples"
-            )
-        complete = [p.id for p in report.partitions if p.complete]
+        tasks = SourceTasks(source, self._sources, with_messages, self._given)
+        with sglang_profile(args, rollout_id):
+            batch = self.engine.rollout(rollout_id, tasks)
+            seconds = time.monotonic() - began
+            report = batch.report
+            assert report is not None
+            _check_debt(rollout_id, report)
+            self._complete += [p.id for p in report.partitions if p.complete]
+            self._finished = _Finished(rollout_id, batch, report, seconds)
+
+    def _undelivered(self) -> str:
+        """What the trainer has not got of the last step, "" for nothing."""
+        if self._mailbox.unsent:
+            return f"{self._mailbox.unsent} puts of the step before failed"
+        if self._finished is not None and self._finished.groups is None:
+            return f"the conversion of step {self._finished.rollout_id}'s rows failed"
+        return ""
+
+    def _convert(self, args: Any, step: _Finished, client: Any) -> None:
+        """Makes a step's samples and plans its puts, by functions of the trainer's user."""
+        groups = self._groups(args, step.batch)
         if client is not None:
-            self._mailbox.add(plan(args, batch, groups, complete))
-        self._complete += complete
-        samples = [g.samples for g in groups]
-        result = output("RolloutFnTrainOutput", samples=samples, metrics=dict(report.metrics))
-        return _Finished(rollout_id, result, [s for g in samples for s in g], seconds)
+            complete = [p.id for p in step.report.partitions if p.complete]
+            self._mailbox.add(plan(args, step.batch, groups, complete))
+        step.groups = groups
+        self._forget()
 
     def _groups(self, args: Any, batch: Batch) -> list[Group]:
         custom = bool(getattr(args, "agentic_custom_advantage_path", None))
         decode = self._decoder(args)
         partitions = batch.numpy("partition")
-        groups, delivered = [], []
+        groups = []
         for rows in groups_of(batch):
             samples = [sample_of_row(batch[int(i)], self._sources, decode, custom) for i in rows]
-            delivered.append(int(batch[int(rows[0])].meta["metadata"][TAG]))
             partition = int(partitions[rows[0]])
             groups.append(Group(tuple(map(int, rows)), samples, partition))
-        self._sources.forget(delivered)
-        if self._idle():
-            self._sources.clear()  # what is left belongs to dropped Groups
         return sorted(groups, key=lambda g: (g.partition, g.order))
 
-    def _idle(self) -> bool:
-        """Whether the engine has no task: the report does not know one that came when the step was
-        ending."""
+    def _forget(self) -> None:
+        """Lets go of the data source's Groups that nothing is heard of any more: those that were
+        delivered, dropped or filtered."""
         stats = self.engine.stats()
-        return not stats["queued_tasks"] and not any(stats["groups"].values())
+        alive = {task.get(TAG) for task in stats["open_tasks"]}
+        if queued := stats["queued_tasks"]:  # the newest: tasks are started in their order
+            alive.update(sorted(self._given)[-queued:])
+        self._sources.forget(self._given - alive)
+        self._given &= alive  # the same set, which the iterator of an open step has
 
     def _decoder(self, args: Any) -> Decode:
         if self._decode is None:
@@ -200,6 +226,23 @@ class Resident:
         }
 
 
+def _check_debt(rollout_id: int, report: StepReport) -> None:
+    """Refuses a step whose Groups never come all: the trainer would wait for them for ever."""
+    short = sum(p.debt for p in report.partitions if p.short) if report.partitions else report.debt
+    if short:
+        raise InvalidError(
+            f"generate_rollout {rollout_id}: {short} Groups are missing, and the data source has "
+            "no more samples"
+        )
+
+
+def _last_partition(args: Any, rollout_id: int) -> int:
+    """The last partition that a step's rows go to: the final backfill of a fully-async run opens
+    none of its own."""
+    final = getattr(args, "fully_async", False) and rollout_id >= args.num_rollout
+    return rollout_id - 1 if final else rollout_id
+
+
 def _primary(dataset: str, reward: Any, key: str | None) -> Any:
     if not key or not isinstance(reward, dict):
         return reward
@@ -220,12 +263,15 @@ class SourceTasks(Iterator[dict[str, Any]]):
 
     One Group is asked for at a time, so that none is taken that is not started: the data source
     counts what it gave as used. An error leaves the iterator as it was, to be tried again.
+
+    ``given`` takes the number of each Group.
     """
 
-    def __init__(self, source: Any, sources: Sources, with_messages: bool) -> None:
+    def __init__(self, source: Any, sources: Sources, with_messages: bool, given: set[int]) -> None:
         self._source = source
         self._sources = sources
         self._with_messages = with_messages
+        self._given = given
 
     def __next__(self) -> dict[str, Any]:
         groups = get_samples(self._source, 1)
@@ -237,7 +283,9 @@ class SourceTasks(Iterator[dict[str, Any]]):
         for sample in group:
             if getattr(getattr(sample, "status", None), "value", None) == "aborted":
                 raise InvalidError(f"data source: sample {sample.index} is aborted already")
-        return task_of(group, self._sources.add(group), self._with_messages)
+        number = self._sources.add(group)
+        self._given.add(number)
+        return task_of(group, number, self._with_messages)
 
 
 def get_samples(source: Any, count: int) -> list[list[Any]]:
