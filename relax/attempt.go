@@ -12,16 +12,24 @@ import (
 // lastTokens bounds the wait for the tokens of an attempt that nobody wants any more.
 const lastTokens = 2 * time.Second
 
-// attempt is one flight to the backend and back. The version of its tokens is the reply's where that
-// is a number, else the one set at the dispatch.
+// attempt is one flight to the backend and back. It is at the backend from its last dispatch on; what
+// came before, a wait for a place there or for a repeat included, is queueing. The version of its tokens
+// is the reply's where that is a number, else the one set at that dispatch.
 func (t *turn) attempt(ctx context.Context, try observe.Attempt) (sglang.Result, error) {
 	c := t.session.core
-	try.Version, try.Started = c.weight.Load(), t.session.since()
-	t.queued += try.Started - try.Queued
-	result, err := t.send(ctx, t.call(try.RID))
+	call, placing := t.call(try.RID), c.admission.placing(try.RID)
+	t.version, t.dispatched = 0, 0
+	call.Placed = func(worker string) {
+		t.version, t.dispatched = t.session.core.weight.Load(), t.session.since()
+		if placing != nil {
+			placing(worker)
+		}
+	}
+	result, err := t.send(ctx, call)
 	c.admission.landed(try.RID, len(result.IDs))
 	if !result.Unsent {
 		t.attempts++
+		try.Version, try.Started = t.version, t.dispatched
 	}
 	if v, noNumber := strconv.ParseInt(result.WeightVersion, 10, 64); noNumber == nil {
 		try.Version = v
@@ -32,7 +40,8 @@ func (t *turn) attempt(ctx context.Context, try observe.Attempt) (sglang.Result,
 		try.Finish = observe.FinishNotSent
 	}
 	t.version = try.Version
-	t.generating += t.wrote(try) - try.Started
+	try = t.wrote(try)
+	t.queued, t.generating = t.queued+try.Gated(), t.generating+try.Generated()
 	return result, err
 }
 
@@ -75,9 +84,7 @@ func (t *turn) call(rid string) sglang.Call {
 	if len(t.ids) > 0 {
 		prefix = append(prefix, t.ids)
 	}
-	call := sglang.Call{
-		RID: rid, Session: t.session.id, Prefix: prefix, Sampling: sampling, Placed: c.admission.placing(rid),
-	}
+	call := sglang.Call{RID: rid, Session: t.session.id, Prefix: prefix, Sampling: sampling}
 	if t.routes() {
 		call.RoutedExperts, call.RoutedExpertsStart = true, t.routedEnd()
 	}

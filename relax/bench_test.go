@@ -21,10 +21,13 @@ import (
 // instant is a backend that answers at once with the same few tokens.
 type instant struct{ result sglang.Result }
 
-func (i *instant) Generate(context.Context, sglang.Call) (sglang.Result, error) { return i.result, nil }
-func (*instant) AbortAll(context.Context, []string, func(string)) error         { return nil }
-func (*instant) CloseSession(string)                                            {}
-func (*instant) Close()                                                         {}
+func (i *instant) Generate(_ context.Context, call sglang.Call) (sglang.Result, error) {
+	call.Placed("http://instant")
+	return i.result, nil
+}
+func (*instant) AbortAll(context.Context, []string, func(string)) error { return nil }
+func (*instant) CloseSession(string)                                    {}
+func (*instant) Close()                                                 {}
 
 // BenchmarkTurn measures one whole turn over HTTP at the end of a long history: read, match,
 // encode the new messages, commit, answer, with a backend that costs nothing. x/bare is the

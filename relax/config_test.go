@@ -45,10 +45,13 @@ func TestParseConfigNamesTheOption(t *testing.T) {
 	}
 }
 
-// Every option whose zero is refused in a document is refused below zero by Open, so that the two
-// lists do not drift apart.
+// Every option whose zero is refused in a document is refused below zero by Open, and a Config makes a
+// document that can be read.
 func TestOptionsThatAreNeverZero(t *testing.T) {
-	for _, name := range neverZero {
+	if n := len(neverZero()); n < 10 {
+		t.Fatalf("%d options, so the test shows nothing", n)
+	}
+	for _, name := range neverZero() {
 		cfg := testConfig(t)
 		field := optionFields(reflect.ValueOf(&cfg).Elem())[name]
 		if err := setOption(field, json.RawMessage("-1")); err != nil {
@@ -58,6 +61,18 @@ func TestOptionsThatAreNeverZero(t *testing.T) {
 		if _, err := Open(cfg); !errors.As(err, &wrong) || !strings.Contains(wrong.Option, name) {
 			t.Errorf("%s -1: %v", name, err)
 		}
+	}
+}
+
+func TestAConfigCanBeWrittenAndRead(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.RolloutBatchSize = 3
+	doc, err := json.Marshal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if read, err := ParseConfig(doc); err != nil || read.RolloutBatchSize != 3 || read.AgentTimeout != cfg.AgentTimeout {
+		t.Errorf("%+v, %v", read, err)
 	}
 }
 

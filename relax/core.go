@@ -93,6 +93,7 @@ type core struct {
 
 // A generator is the backend as a turn needs it: a [sglang.Client], or a stand-in in benchmarks.
 type generator interface {
+	// Generate calls call.Placed at each dispatch: version and time are taken there.
 	Generate(ctx context.Context, call sglang.Call) (sglang.Result, error)
 	AbortAll(ctx context.Context, rids []string, landed func(rid string)) error
 	CloseSession(session string)

@@ -19,14 +19,15 @@ func ParseConfig(data []byte) (Config, error) {
 	return cfg, refuseZeros(data)
 }
 
-// neverZero are options no engine can run with at zero. In a Config zero is the default; who writes
-// it into a document means it.
-var neverZero = []string{
-	"agent_timeout", "agent_first_request_timeout", "agent_kill_grace", "sglang_server_concurrency",
-	"rollout_batch_size", "n_samples_per_prompt", "over_sampling_batch_size", "agentic_concurrency",
-	"data_parallel_size", "agentic_admission_expected_decode_cap", "agentic_admission_headroom",
-	"agentic_admission_pressure_threshold", "max_consecutive_dropped_groups", "rollout_max_response_len",
-	"max_body_bytes",
+// neverZero are options no engine can run with at zero. In a Config zero is the default, and is left
+// out of a document made of it (omitzero); who writes it into a document means it.
+func neverZero() (names []string) {
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
+		if name, rest, _ := strings.Cut(field.Tag.Get("json"), ","); rest == "omitzero" {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // refuseZeros looks at a document that was parsed before.
@@ -35,7 +36,7 @@ func refuseZeros(data []byte) error {
 	if err := json.Unmarshal(data, &doc); err != nil {
 		return err
 	}
-	for _, name := range neverZero {
+	for _, name := range neverZero() {
 		if doc[name] == 0.0 {
 			return &OptionError{Option: name, Problem: "expected a positive number, found 0; leave the option out for its default"}
 		}
@@ -71,7 +72,8 @@ func parseOptions(data []byte, into reflect.Value) error {
 func optionFields(cfg reflect.Value) map[string]reflect.Value {
 	fields := make(map[string]reflect.Value, cfg.NumField())
 	for i := range cfg.NumField() {
-		fields[cfg.Type().Field(i).Tag.Get("json")] = cfg.Field(i)
+		name, _, _ := strings.Cut(cfg.Type().Field(i).Tag.Get("json"), ",")
+		fields[name] = cfg.Field(i)
 	}
 	return fields
 }

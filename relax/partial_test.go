@@ -2,12 +2,15 @@ package relax
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/relax-rollout/relax-rollout/relax/internal/observe"
 	"github.com/relax-rollout/relax-rollout/relax/internal/schedule"
+	"github.com/relax-rollout/relax-rollout/relax/sglangtest"
 )
 
 // partialEngine works on two Groups a step and delivers one; conversations with "long" hang after
@@ -219,5 +222,52 @@ func TestDynamicBatch(t *testing.T) {
 	}
 	if len(indices) != 4 {
 		t.Errorf("%d distinct sample indices, want 4", len(indices))
+	}
+}
+
+// Aborts add up down a conversation: partial_rollout_max_aborted_count is for all its turns, though each
+// of them is aborted once only (reference cases H15, L16). Other branches of the Session do not count.
+func TestAbortsOfEarlierTurnsProtect(t *testing.T) {
+	for _, tt := range []struct {
+		limit, turns int
+		branches     bool
+		protected    int
+	}{
+		{limit: 3, turns: 2}, {limit: 3, turns: 3, protected: 1}, {limit: 3, turns: 5, protected: 1},
+		{limit: 3, turns: 5, branches: true}, {limit: 1, turns: 1, protected: 1},
+	} {
+		t.Run(fmt.Sprintf("%d aborts of %d, branches %t", tt.turns, tt.limit, tt.branches), func(t *testing.T) {
+			t.Parallel()
+			e, s := openIdle(t, func(c *Config) { c.PartialRollout, c.PartialRolloutMaxAbortedCount = true, tt.limit })
+			var attempts atomic.Int64
+			e.core.simulator.SetFault(func(*sglangtest.GenerateRequest) *sglangtest.Fault {
+				if attempts.Add(1)%2 == 1 { // each turn is aborted once
+					return &sglangtest.Fault{AbortAfter: 1}
+				}
+				return nil
+			})
+			messages := []chatMessage{{"role": "user", "content": "Hello"}}
+			for i := range tt.turns {
+				if tt.branches {
+					messages[0] = chatMessage{"role": "user", "content": fmt.Sprint("Hello ", i)}
+				}
+				a := post(t, e, s, map[string]any{"messages": messages})
+				if a.status != 200 {
+					t.Fatalf("turn %d: %+v", i, a)
+				}
+				if !tt.branches {
+					messages = append(messages, a.Choices[0].Message, chatMessage{"role": "user", "content": "and then?"})
+				}
+			}
+			if err := e.Pause(waitContext(t)); err != nil { // what was armed is protected from the next resume on
+				t.Fatal(err)
+			}
+			if err := e.Resume(); err != nil {
+				t.Fatal(err)
+			}
+			if n := counts(e).Protected; n != tt.protected || attempts.Load() != int64(2*tt.turns) {
+				t.Errorf("%d sessions are protected after %d attempts, want %d after %d", n, attempts.Load(), tt.protected, 2*tt.turns)
+			}
+		})
 	}
 }

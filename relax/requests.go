@@ -38,7 +38,7 @@ type passage struct {
 	protected bool
 }
 
-// arrive takes a request to the schedule. aborts is how often the turn it goes on from was aborted.
+// arrive takes a request to the schedule. aborts is how often the turns it goes on from were aborted.
 // The caller ends with returned(Answered).
 func (c *core) arrive(s *session, rid string, aborts int) *ticket {
 	k := &ticket{

@@ -235,6 +235,8 @@ func (s *session) judge(process *agent.Process, exit agent.Exit, waitErr error) 
 		return reasonExit, s.explain(waitErr.Error())
 	case exit.Err != nil:
 		return reasonExit, s.explain(exit.Err.Error())
+	case exit.Reason != agent.Exited: // whatever its code says, it was not done
+		return reasonExit, s.explain("something outside the engine ended the agent, by a signal to its supervisor (relax-agent-init): " + exitText(exit))
 	case exit.Code != 0:
 		return reasonExit, s.explain(exitText(exit))
 	}

@@ -294,6 +294,9 @@ func TestTraceOfFlaggedTurns(t *testing.T) {
 	if first.ParseError == "" || first.Tolerated != 0 || first.Undelivered || second.Tolerated != 1 || !second.Undelivered || second.Divergence != nil {
 		t.Errorf("turns = %+v", trace.Turns)
 	}
+	if len(first.Forgiven) != 0 || len(second.Forgiven) != 1 {
+		t.Errorf("forgiven fields %q, then %q; want none, then one", first.Forgiven, second.Forgiven)
+	}
 	if c := trace.Counts; c.ParseErrors != 2 || c.Tolerated != 1 || c.Undelivered != 1 {
 		t.Errorf("counts = %+v", c)
 	}

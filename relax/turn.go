@@ -59,7 +59,7 @@ func (s *session) answer(p *pending, number int) (*wire.Completion, *wire.Error)
 	if fault != nil {
 		return nil, fault
 	}
-	p.log.Divergence, p.log.Tolerated = s.diverges(&o), o.replaced
+	p.log.Divergence, p.log.Tolerated, p.log.Forgiven = s.diverges(&o), o.replaced, o.match.Forgiven
 	budget, fault := s.budget(p.req, o.length())
 	if fault != nil {
 		return nil, fault
@@ -229,15 +229,16 @@ type turn struct {
 	cached, prompts, hits int
 	spec                  sglang.Spec
 	experts               []forest.Experts
-	queued                time.Duration // all attempts' wait for gate and admission
-	generating            time.Duration
+	queued                time.Duration // all attempts' wait for gate, admission and a place at the backend
+	generating            time.Duration // all attempts' time at the backend
+	dispatched            time.Duration // when the last attempt was sent last, since the Session's start
 }
 
 // generate runs attempts until the turn is complete. Aborted attempts keep their tokens and
 // are continued: whoever aborted, no token is lost and none is sampled twice.
 func (t *turn) generate(ctx context.Context) *wire.Error {
 	c := t.session.core
-	k := c.arrive(t.session, t.nextRID(), t.parentAborts())
+	k := c.arrive(t.session, t.nextRID(), t.abortsAbove())
 	defer c.returned(k, schedule.Answered)
 	for {
 		try := observe.Attempt{RID: k.rid, Queued: t.session.since()}
@@ -319,19 +320,22 @@ func (t *turn) nextRID() string {
 	return fmt.Sprintf("%s-%04x", t.rid, t.named-1)
 }
 
-// parentAborts is how often the turn that this one goes on from was aborted.
-func (t *turn) parentAborts() int {
-	if g := t.node.Parent().Generation(); g != nil {
-		return g.Aborts
+// abortsAbove is how often the turns that this one goes on from were aborted, all of its conversation
+// (reference session service 4 step 8 and 6.6).
+func (t *turn) abortsAbove() (n int) {
+	for node := t.node.Parent(); node != nil; node = node.Parent() {
+		if g := node.Generation(); g != nil {
+			n += g.Aborts
+		}
 	}
-	return 0
+	return n
 }
 
-// wrote writes an attempt that is over into the request's log, and returns the time.
-func (t *turn) wrote(try observe.Attempt) time.Duration {
+// wrote writes an attempt that is over into the request's log, and returns it with its end.
+func (t *turn) wrote(try observe.Attempt) observe.Attempt {
 	try.Ended = t.session.since()
 	t.pending.log.Tried(try)
-	return try.Ended
+	return try
 }
 
 // lose gives up what was sampled.

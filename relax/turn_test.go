@@ -206,6 +206,7 @@ type scripted struct {
 }
 
 func (s *scripted) Generate(ctx context.Context, call sglang.Call) (sglang.Result, error) {
+	call.Placed("http://scripted")
 	return s.generate(ctx, call)
 }
 

@@ -189,7 +189,8 @@ def _notes(turn: Mapping[str, Any]) -> Iterator[str]:
     if turn.get("undelivered"):
         yield "not received by the client"
     if turn.get("tolerated"):
-        yield f"{turn['tolerated']} replayed messages replaced"
+        fields = ", ".join(turn.get("tolerated_fields") or ["a field"])
+        yield f"{turn['tolerated']} replayed messages replaced, which differed in {fields}"
     if turn.get("divergence"):
         yield f"branches: {turn['divergence'].get('reason')}"
     if turn.get("parse_error"):

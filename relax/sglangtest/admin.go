@@ -36,9 +36,23 @@ func (s *Server) health(ctx *fasthttp.RequestCtx) {
 	}
 }
 
+// names are what the model is called now.
+func (s *Server) names() (path, served string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.modelPath, s.servedName
+}
+
+func (s *Server) setModelPath(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.modelPath, s.servedName = path, path
+}
+
 func (s *Server) modelInfo(ctx *fasthttp.RequestCtx) {
+	path, served := s.names()
 	answerJSON(ctx, 200, map[string]any{
-		"model_path": s.cfg.ModelPath, "served_model_name": s.cfg.ServedName, "tokenizer_path": s.cfg.ModelPath,
+		"model_path": path, "served_model_name": served, "tokenizer_path": s.cfg.ModelPath,
 		"is_generation": true, "preferred_sampling_params": nil, "weight_version": s.WeightVersion(),
 		"load_format": "simulator", "reasoning_parser": nil, "tool_call_parser": nil,
 		"has_image_understanding": s.image >= 0, "has_audio_understanding": false,
@@ -47,13 +61,15 @@ func (s *Server) modelInfo(ctx *fasthttp.RequestCtx) {
 }
 
 func (s *Server) models(ctx *fasthttp.RequestCtx) {
+	_, served := s.names()
 	answerJSON(ctx, 200, map[string]any{"object": "list", "data": []any{map[string]any{
-		"id": s.cfg.ServedName, "object": "model", "owned_by": "sglangtest", "root": s.cfg.ServedName, "max_model_len": s.cfg.ContextLen}}})
+		"id": served, "object": "model", "owned_by": "sglangtest", "root": served, "max_model_len": s.cfg.ContextLen}}})
 }
 
 func (s *Server) serverInfo(ctx *fasthttp.RequestCtx) {
+	path, served := s.names()
 	answerJSON(ctx, 200, map[string]any{
-		"model_path": s.cfg.ModelPath, "served_model_name": s.cfg.ServedName, "context_length": s.cfg.ContextLen,
+		"model_path": path, "served_model_name": served, "context_length": s.cfg.ContextLen,
 		"max_req_input_len": s.cfg.ContextLen - 1, "max_total_num_tokens": s.cfg.KVTokens, "max_running_requests": s.cfg.MaxRunning,
 		"dp_size": 1, "tp_size": 1, "version": version, "weight_version": s.WeightVersion(),
 		"internal_states": []any{map[string]any{"last_gen_throughput": 0, "effective_max_running_requests_per_dp": s.cfg.MaxRunning}},

@@ -21,7 +21,8 @@ type Config struct {
 	Tokenizer Tokenizer
 	// Policy is what the model says. Default [DefaultPolicy].
 	Policy *Policy
-	// ModelPath and ServedName are reported by /model_info. Default "sglangtest", and ModelPath.
+	// ModelPath and ServedName are reported by /model_info, until /update_weights_from_disk brings
+	// another path, which both are then. Default "sglangtest", and ModelPath.
 	ModelPath  string
 	ServedName string
 	// WeightVersion is the version the server starts with. Default "default".

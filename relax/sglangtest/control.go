@@ -226,14 +226,24 @@ func (s *Server) awaitIdle(ctx context.Context) error {
 	}
 }
 
-// updateWeights answers the update calls. Nothing is loaded: only the version counts.
+// updateFromDisk is the update call that also changes what the model is called: model_path and
+// served_model_name are its model_path from then on, as the real server's are.
+const updateFromDisk = "/update_weights_from_disk"
+
+// updateWeights answers the update calls. Nothing is loaded: only the version and the path count.
 func (s *Server) updateWeights(ctx *fasthttp.RequestCtx) {
 	var body struct {
+		ModelPath     *string `json:"model_path"`
 		WeightVersion *string `json:"weight_version"`
 		AbortAll      bool    `json:"abort_all_requests"`
 		FlushCache    *bool   `json:"flush_cache"`
 	}
 	if !readBody(ctx, &body) {
+		return
+	}
+	fromDisk := string(ctx.Path()) == updateFromDisk
+	if fromDisk && (body.ModelPath == nil || *body.ModelPath == "") {
+		refuse(ctx, badBody("model_path is required"), false)
 		return
 	}
 	flush := body.FlushCache == nil || *body.FlushCache
@@ -246,6 +256,9 @@ func (s *Server) updateWeights(ctx *fasthttp.RequestCtx) {
 	}
 	if body.WeightVersion != nil {
 		s.SetWeightVersion(*body.WeightVersion)
+	}
+	if fromDisk {
+		s.setModelPath(*body.ModelPath)
 	}
 	if flush {
 		s.cache.flush()

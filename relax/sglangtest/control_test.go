@@ -457,3 +457,37 @@ func TestFlushWaits(t *testing.T) {
 		t.Errorf("idle: %d", got)
 	}
 }
+
+// TestUpdateFromDiskRenames: what the model is called is where its weights came from last.
+func TestUpdateFromDiskRenames(t *testing.T) {
+	s := start(t, Config{ModelPath: "/models/base", ServedName: "served"})
+	named := func(path, served string) {
+		t.Helper()
+		for route, want := range map[string][]string{
+			"/model_info":  {`"model_path":"` + path + `"`, `"served_model_name":"` + served + `"`, `"tokenizer_path":"/models/base"`},
+			"/server_info": {`"model_path":"` + path + `"`, `"served_model_name":"` + served + `"`},
+			"/v1/models":   {`"id":"` + served + `"`, `"root":"` + served + `"`},
+		} {
+			_, raw := call(t, "GET", s.URL()+route, nil)
+			for _, part := range want {
+				if !strings.Contains(raw, part) {
+					t.Errorf("%s: %s, want %s", route, raw, part)
+				}
+			}
+		}
+	}
+	for route, body := range map[string]fields{
+		"/update_weights_from_disk":        {"weight_version": "1"},
+		"/update_weights_from_distributed": {"model_path": "/elsewhere", "weight_version": "1"},
+	} {
+		want := map[bool]int{true: 400, false: 200}[route == updateFromDisk]
+		if status, raw := call(t, "POST", s.URL()+route, body); status != want {
+			t.Errorf("%s: %d %s, want %d", route, status, raw, want)
+		}
+	}
+	named("/models/base", "served")
+	if status, raw := call(t, "POST", s.URL()+updateFromDisk, fields{"model_path": "/ckpt/step_1"}); status != 200 {
+		t.Errorf("update: %d %s", status, raw)
+	}
+	named("/ckpt/step_1", "/ckpt/step_1")
+}

@@ -55,6 +55,8 @@ type Server struct {
 	workers  []worker
 	nextID   uint64
 	gone     int // clients that hung up
+
+	modelPath, servedName string // Config's until an update from disk brings another path
 }
 
 // New starts a server.
@@ -71,6 +73,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, cache: newPrefixCache(), records: newRecorder(cfg.Records), image: -1,
 		live: map[*run]struct{}{}, byRID: map[string]*run{}, changed: make(chan struct{}),
 		plan: newFaultPlan(slices.Clone(cfg.Faults)), sessions: map[string]bool{}, special: map[int32]bool{},
+		modelPath: cfg.ModelPath, servedName: cfg.ServedName,
 	}
 	s.state.Store(&state{model: model, version: cfg.WeightVersion})
 	s.pace.Store(int64(cfg.TokenDelay))
@@ -323,7 +326,7 @@ var routes = map[string]route{
 	"/flush_cache":                     {getPost, (*Server).flushCache},
 	"/open_session":                    {getPost, (*Server).openSession},
 	"/close_session":                   {getPost, (*Server).closeSession},
-	"/update_weights_from_disk":        {post, (*Server).updateWeights},
+	updateFromDisk:                     {post, (*Server).updateWeights},
 	"/update_weights_from_tensor":      {post, (*Server).updateWeights},
 	"/update_weights_from_distributed": {post, (*Server).updateWeights},
 	"/update_weights_from_ipc":         {post, (*Server).updateWeights},

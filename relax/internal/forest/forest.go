@@ -66,8 +66,8 @@ type Generation struct {
 	// Experts are the routed experts of the positions that the lineage above did not have, in
 	// pieces with rising starts, one for each attempt that brought some.
 	Experts []Experts
-	// Seconds is the time in the backend, QueueSeconds the wait before its attempts for gate and
-	// admission, LeaseSeconds the wait for the Group's lease, WallSeconds all from arrival to commit.
+	// Seconds is the time in the backend, QueueSeconds the wait before its attempts for gate, admission
+	// and a place there, LeaseSeconds the wait for the Group's lease, WallSeconds all from arrival to commit.
 	Seconds, QueueSeconds, LeaseSeconds, WallSeconds float64
 }
 

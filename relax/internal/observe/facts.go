@@ -74,9 +74,9 @@ type Request struct {
 	Arrived, Observed, Leased, Ended time.Duration
 	// Attempts are the last ones; see [Request.Tried].
 	Attempts []Attempt
-	// earlier sums up the attempts before those.
+	// earlier sums up the attempts before those; sent are those of count that were.
 	earlier struct {
-		count            int
+		count, sent      int
 		gated, generated time.Duration
 	}
 	// Node is the response it committed, nil if it failed. It may be an earlier request's whose
@@ -86,8 +86,10 @@ type Request struct {
 	Finish string
 	// Divergence says why it did not go on from the newest state, nil if it did.
 	Divergence *forest.Divergence
-	// Tolerated counts replayed turns replaced by the recorded ones.
+	// Tolerated counts replayed turns replaced by the recorded ones, Forgiven names the fields in which
+	// they differed.
 	Tolerated int
+	Forgiven  []string
 	// Undelivered: its response reached no client.
 	Undelivered bool
 	// Fault is why it failed.
@@ -101,9 +103,11 @@ type Request struct {
 func (r *Request) Tried(a Attempt) {
 	if len(r.Attempts) == maxAttempts {
 		oldest := &r.Attempts[0]
-		r.earlier.count++
-		r.earlier.gated += oldest.gated()
-		r.earlier.generated += oldest.generated()
+		if r.earlier.count++; oldest.sent() {
+			r.earlier.sent++
+		}
+		r.earlier.gated += oldest.Gated()
+		r.earlier.generated += oldest.Generated()
 		r.Attempts = append(r.Attempts[:0], r.Attempts[1:]...)
 	}
 	r.Attempts = append(r.Attempts, a)
@@ -120,7 +124,8 @@ type Fault struct {
 type Attempt struct {
 	// RID is the backend's id of it.
 	RID string
-	// Queued (it asked for the gate), Started (it was through, 0 if it never was) and Ended.
+	// Queued (it asked for the gate), Started (it was dispatched for the last time, 0 if it never was)
+	// and Ended.
 	Queued, Started, Ended time.Duration
 	// Version is the weight version of its tokens.
 	Version int64
@@ -131,23 +136,26 @@ type Attempt struct {
 	Finish string
 }
 
-// gated is the time it waited for the gate.
-func (a *Attempt) gated() time.Duration {
+// sent says that it was at the backend.
+func (a *Attempt) sent() bool { return a.Finish != FinishNotSent }
+
+// Gated is the time it waited for the gate, for admission and for a place at the backend.
+func (a *Attempt) Gated() time.Duration {
 	if a.Started == 0 {
 		return a.Ended - a.Queued
 	}
 	return a.Started - a.Queued
 }
 
-// generated is the time it was at the backend.
-func (a *Attempt) generated() time.Duration {
+// Generated is the time it was at the backend.
+func (a *Attempt) Generated() time.Duration {
 	if a.Started == 0 {
 		return 0
 	}
 	return a.Ended - a.Started
 }
 
-// Ends of an Attempt that the backend did not answer: it failed, or it never passed the gate.
+// Ends of an Attempt that the backend did not answer: it failed, or it never left for the backend.
 const (
 	FinishError   = "error"
 	FinishNotSent = "not_sent"

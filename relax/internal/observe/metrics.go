@@ -43,7 +43,7 @@ type RowStat struct {
 	Seconds, OtherSeconds float64
 	// BarrierSeconds is the time from the Group's start until all its Sessions had made a request,
 	// LeaseSeconds the time from there to its lease: both are the Session's, not a context's.
-	// QueueSeconds is the turns' wait for gate and admission after the lease.
+	// QueueSeconds is the turns' wait for gate, admission and a place at the backend after the lease.
 	BarrierSeconds, LeaseSeconds, QueueSeconds float64
 	// ParseErrors counts turns that kept their raw text.
 	ParseErrors int

@@ -158,17 +158,19 @@ type TraceTurn struct {
 	PromptTokens int    `json:"prompt_tokens"`
 	CachedTokens int    `json:"cached_tokens"`
 	// LeaseSeconds and GateSeconds are the parked time: waiting for the Group's lease, and for
-	// the gate a pause or a weight update closes.
+	// the gate a pause or a weight update closes, for admission and for a place at the backend.
 	LeaseSeconds float64          `json:"parked_lease_s"`
 	GateSeconds  float64          `json:"parked_gate_s"`
 	Attempts     []TraceAttempt   `json:"attempts"`
 	ParseError   string           `json:"parse_error,omitempty"`
 	Divergence   *TraceDivergence `json:"divergence,omitempty"`
 	Tolerated    int              `json:"tolerated,omitempty"`
+	Forgiven     []string         `json:"tolerated_fields,omitempty"`
 	Undelivered  bool             `json:"undelivered,omitempty"`
 }
 
-// A TraceAttempt is one request to the backend.
+// A TraceAttempt is one request to the backend. Started is its dispatch, the last one if the
+// client repeated it; one that never left ("not_sent") has none, and weight version 0.
 type TraceAttempt struct {
 	RID           string  `json:"rid"`
 	Queued        float64 `json:"generation_queue_enter_at"`

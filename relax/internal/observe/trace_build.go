@@ -104,8 +104,16 @@ func (s *Session) tokens(c *TraceCounts) {
 	c.DuplicateTokens, c.UndeliveredTokens, c.UnexportedTokens = s.Fates.Repeated, s.Fates.Undelivered, s.Fates.Unexported
 }
 
-// aborts counts the attempts that another one continues.
-func (r *Request) aborts() int { return max(0, r.earlier.count+len(r.Attempts)-1) }
+// aborts counts the attempts that were sent and that another one goes on from.
+func (r *Request) aborts() int {
+	n := r.earlier.sent
+	for i := range len(r.Attempts) - 1 {
+		if r.Attempts[i].sent() {
+			n++
+		}
+	}
+	return n
+}
 
 // awaitedLease is the time a request was parked before its Group's lease.
 func (r *Request) awaitedLease() time.Duration {
@@ -118,11 +126,11 @@ func (r *Request) awaitedLease() time.Duration {
 	return r.Leased - r.Observed
 }
 
-// awaitedGate is the time its attempts waited for the gate.
+// awaitedGate is the time its attempts waited for the gate and what comes behind it.
 func (r *Request) awaitedGate() time.Duration {
 	sum := r.earlier.gated
 	for i := range r.Attempts {
-		sum += r.Attempts[i].gated()
+		sum += r.Attempts[i].Gated()
 	}
 	return sum
 }
@@ -131,7 +139,7 @@ func (r *Request) awaitedGate() time.Duration {
 func (r *Request) generated() time.Duration {
 	sum := r.earlier.generated
 	for i := range r.Attempts {
-		sum += r.Attempts[i].generated()
+		sum += r.Attempts[i].Generated()
 	}
 	return sum
 }
@@ -198,7 +206,7 @@ func (s *Session) turn(r *Request, aborted map[*forest.Node]int, omitted map[str
 		FinishReason: r.Finish,
 		PromptTokens: r.Node.Parent().Len(), CachedTokens: g.CachedTokens,
 		ParseError: shorten(g.ParseError, shownText), Divergence: divergence(r.Divergence),
-		Tolerated: r.Tolerated, Undelivered: r.Undelivered,
+		Tolerated: r.Tolerated, Forgiven: r.Forgiven, Undelivered: r.Undelivered,
 		LeaseSeconds: seconds(r.awaitedLease()), GateSeconds: seconds(r.awaitedGate()), Attempts: s.attempts(r, omitted),
 	}
 }

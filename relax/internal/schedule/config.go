@@ -28,9 +28,9 @@ type Config struct {
 	Prelaunch bool
 	// PartialRollout carries unfinished Groups into the next step (partial_rollout).
 	PartialRollout bool
-	// MaxAborted protects a Session once a request of it was aborted so often: from the next
-	// resume on none of its requests is aborted and steps wait for it
-	// (partial_rollout_max_aborted_count). 0: never.
+	// MaxAborted protects a Session once a request of it, with the turns it goes on from, was
+	// aborted so often: from the next resume on none of its requests is aborted and steps wait for
+	// it (partial_rollout_max_aborted_count). 0: never.
 	MaxAborted int
 	// FullyAsync carries unfinished Groups, and debt which parked ones cover (fully_async).
 	FullyAsync bool

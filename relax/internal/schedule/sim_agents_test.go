@@ -46,15 +46,25 @@ func (w *world) request(s *simSession) {
 	s.requested = true
 	for range 1 + w.rng.IntN(2) {
 		w.nextID++
-		r := &simRequest{id: w.nextID, s: s}
+		r := &simRequest{id: w.nextID, s: s, inherited: w.inherits(s)}
+		r.aborts = r.inherited
 		w.requests[r.id] = r
 		s.requests = append(s.requests, r)
 		w.trace("session %d/%d makes request %d", s.g.id, s.seq, r.id)
-		w.apply(w.m.RequestArrived(w.now, s.ref(), r.id, 0))
+		w.apply(w.m.RequestArrived(w.now, s.ref(), r.id, r.aborts))
 		if !s.alive || s.g.over {
 			return
 		}
 	}
+}
+
+// inherits is how often the turns were aborted that a new request goes on from: those of the Session's
+// conversation so far, or none if it begins another.
+func (w *world) inherits(s *simSession) int {
+	if s.aborts == 0 || w.rng.IntN(4) == 0 {
+		return 0
+	}
+	return s.aborts
 }
 
 // gone ends a Session's process. Its requests are answered before, or with it.
@@ -82,6 +92,7 @@ func (w *world) gone(s *simSession, well bool, reason Reason) {
 func (w *world) answer(r *simRequest) {
 	w.idle = 0
 	w.forgetRequest(r)
+	r.s.aborts = max(r.s.aborts, r.aborts)
 	w.trace("request %d is answered", r.id)
 	w.apply(w.m.RequestReturned(w.now, r.id, Answered))
 }
@@ -137,6 +148,9 @@ func (w *world) back(r *simRequest, how Outcome) {
 	} else if how == Aborted {
 		r.aborts++
 		if n := w.full.MaxAborted; n > 0 && r.aborts >= n && !r.s.g.eval {
+			if !r.s.armed && !r.s.protected && r.aborts-r.inherited < n {
+				w.tally.Inherited++
+			}
 			r.s.armed = true
 		}
 		if asked && w.stepOpen {

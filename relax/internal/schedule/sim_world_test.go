@@ -90,6 +90,7 @@ type simSession struct {
 	plan             plan
 	turns            int
 	tries            int
+	aborts           int // of its conversation, in the turns that are over
 	requests         []*simRequest
 	armed, protected bool
 	startedAt        time.Time
@@ -100,7 +101,8 @@ type simRequest struct {
 	id            RequestID
 	s             *simSession
 	passed, asked bool
-	aborts        int
+	aborts        int   // with those of the turns above it
+	inherited     int   // those of the turns above it alone
 	parkedBy      int64 // rollout+1 of the step whose gate parked it and that it has not left since
 }
 

@@ -49,7 +49,8 @@ func TestSimulation(t *testing.T) {
 // behaviour fails.
 type tallyOfWorlds struct {
 	Events, Steps, Evals, Groups, Delivered, Dropped, Carried        int
-	Pauses, Aborts, Foreign, Lost, Protected, Reruns, Filtered       int
+	Pauses, Aborts, Foreign, Lost, Protected, Inherited              int
+	Reruns, Filtered                                                 int
 	Failures, Starved, Covered, Refused, Stale, Surplus, Prelaunched int
 }
 
@@ -62,7 +63,7 @@ func (t *tallyOfWorlds) add(w *world) {
 func (t *tallyOfWorlds) all() []*int {
 	return []*int{
 		&t.Events, &t.Steps, &t.Evals, &t.Groups, &t.Delivered, &t.Dropped, &t.Carried,
-		&t.Pauses, &t.Aborts, &t.Foreign, &t.Lost, &t.Protected, &t.Reruns, &t.Filtered,
+		&t.Pauses, &t.Aborts, &t.Foreign, &t.Lost, &t.Protected, &t.Inherited, &t.Reruns, &t.Filtered,
 		&t.Failures, &t.Starved, &t.Covered, &t.Refused, &t.Stale, &t.Surplus, &t.Prelaunched,
 	}
 }
@@ -137,7 +138,7 @@ func randomConfig(rng *rand.Rand) Config {
 	}
 	switch rng.IntN(4) {
 	case 0:
-		c.PartialRollout, c.MaxAborted = true, rng.IntN(3)
+		c.PartialRollout, c.MaxAborted = true, rng.IntN(4)
 	case 1:
 		c.PartialRollout, c.DynamicBatch, c.DataParallel = true, true, 1+rng.IntN(3)
 		c.OverSampling = c.BatchSize + 1 + rng.IntN(4)

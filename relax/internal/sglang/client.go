@@ -27,8 +27,9 @@ type Config struct {
 	URL string
 	// APIKey is sent as a bearer token if set (option sglang_api_key).
 	APIKey string
-	// Concurrency bounds generate calls in flight for each worker (option
-	// sglang_server_concurrency); calls beyond it times the workers wait in their order. Default 512.
+	// Concurrency times the workers that get requests bounds generate calls in flight (option
+	// sglang_server_concurrency); calls beyond wait in their order. One worker may have a quarter more
+	// than Concurrency, so that Sessions keep the worker whose cache knows them. Default 512.
 	Concurrency int
 	// Goroutines owns what runs in the background: aborts, close_session calls, the watch over
 	// silent workers and refreshes of the worker list.

@@ -381,17 +381,22 @@ func TestConcurrencyIsPerWorker(t *testing.T) {
 // A router's failure to reach a worker is no fault of the request.
 func TestRouterWithADeadWorker(t *testing.T) {
 	live := simulate(t, sglangtest.Config{NoWorkers: true, ModelPath: "m"})
-	other := simulate(t, sglangtest.Config{NoWorkers: true, ModelPath: "elsewhere"})
+	other := simulate(t, sglangtest.Config{NoWorkers: true, ModelPath: "m"})
 	router := routerOf(t, other.URL())
 	c := open(t, router.URL(), func(cfg *Config) { cfg.MaxAttempts = 5 })
-	c.fleet.model = "m" // so that requests go through the router
+	unasked, err := newWorker(other.URL(), &c.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unasked.down, unasked.nextProbe = true, time.Now().Add(time.Hour)
+	c.fleet.known[other.URL()] = unasked // so that requests go through the router
 	if err := c.refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, err := c.Generate(t.Context(), prompt(t, "a", "hello", 5))
+	_, err = c.Generate(t.Context(), prompt(t, "a", "hello", 5))
 	var status *StatusError
 	if !errors.As(err, &status) || status.Code != codeNoUpstream || !strings.HasSuffix(status.RID, "#04") {
 		t.Fatalf("got %v", err)

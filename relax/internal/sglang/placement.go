@@ -23,6 +23,7 @@ type worker struct {
 	// The client's mutex guards these.
 	load      int       // generate attempts in flight here
 	down      bool      // refused a connection or fell silent, and has not answered a probe since
+	proven    bool      // it was up once, and so is one of ours
 	ailing    bool      // the router does not trust it
 	nextProbe time.Time // not asked again before
 	heard     time.Time // last answer while it had requests
@@ -62,8 +63,9 @@ func (w *worker) class(avoid *worker) class {
 
 // pick chooses the worker for key among candidates and nil if there is none: of the best class
 // there is, the highest rendezvous score among those whose load stays within 5/4 of the mean.
-// A key keeps its worker, and with it its prefix cache, while others come and go. avoid is
-// the worker that just failed.
+// A key keeps its worker, and with it its prefix cache, while others come and go: also when all
+// slots are taken, so that Config.Concurrency bounds the mean, not each worker. avoid is the worker
+// that just failed.
 func pick(candidates []*worker, key string, avoid *worker) *worker {
 	best := lastResort
 	for _, w := range candidates {

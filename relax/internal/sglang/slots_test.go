@@ -70,3 +70,25 @@ func TestSlots(t *testing.T) {
 		t.Errorf("%d used, %d wait since %s", s.used, n, since)
 	}
 }
+
+// Workers that get nothing, because their router does not trust them, have no share of the bound: it
+// would come on top of the others'.
+func TestConcurrencyCountsWorkersInUse(t *testing.T) {
+	c, servers, router := fleetOf(t, 4, slowly(t), func(cfg *Config) { cfg.Concurrency = 3 })
+	trust := func(healthy bool) {
+		for _, s := range servers[1:] {
+			router.SetHealthy(s.URL(), healthy)
+		}
+		if _, err := c.Probe(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	trust(false)
+	rids, _ := launch(t, c, 20)
+	until(t, "one worker full and a queue", func() bool { return atWorkers(servers) == 3 && c.Stats().Waiting == 17 })
+	trust(true)
+	until(t, "all workers full", func() bool { return atWorkers(servers) == 12 && c.Stats().Waiting == 8 })
+	if err := c.AbortAll(t.Context(), rids, nil); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -38,7 +38,8 @@ type fleet struct {
 	list       workerList         // the last one that could be read
 	listError  string             // why the list could not be read, "" if it could
 	pairs      bool
-	model      string // model_path of the URL itself, "" before it was asked
+	model      string // model_path of the URL itself at the start, "" before it was asked
+	newest     string // model_path it named last, "" if it was not asked again
 	isRouter   bool
 	listed     bool // the list was read at least once
 	refreshing bool
@@ -222,7 +223,6 @@ func (c *Client) probeMembers(ctx context.Context, members []*worker) {
 	now := c.cfg.Now()
 	var due []*worker
 	c.mu.Lock()
-	model := c.fleet.model
 	for _, w := range members {
 		if w.down && !now.Before(w.nextProbe) {
 			due = append(due, w)
@@ -232,25 +232,49 @@ func (c *Client) probeMembers(ctx context.Context, members []*worker) {
 	var asked sync.WaitGroup
 	for _, w := range due {
 		asked.Add(1)
-		if !c.spawn("sglang-probe", func() { defer asked.Done(); c.probeMember(ctx, w, model) }) {
+		if !c.spawn("sglang-probe", func() { defer asked.Done(); c.probeMember(ctx, w) }) {
 			asked.Done()
 		}
 	}
 	asked.Wait()
 }
 
-func (c *Client) probeMember(ctx context.Context, w *worker, model string) {
+// probeMember asks one of them. An address that means another machine here than at the router may
+// well answer, so one that never was up has to serve the router's model. After that its model_path
+// says nothing any more: POST /update_weights_from_disk changes it (spec sglang 4).
+func (c *Client) probeMember(ctx context.Context, w *worker) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.ControlTimeout)
 	defer cancel()
 	info, err := c.modelInfo(ctx, w)
-	// An address that means another machine here than at the router may well answer.
-	ok := err == nil && (model == "" || info.ModelPath == model)
+	c.mu.Lock()
+	proven := w.proven
+	c.mu.Unlock()
+	ok := err == nil && (proven || c.isOurs(ctx, info.ModelPath))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if w.down = !ok; ok {
-		w.quiet = 0
+		w.quiet, w.proven = 0, true
 	}
 	w.nextProbe = c.cfg.Now().Add(c.cfg.RefreshEvery)
+}
+
+// isOurs says whether a worker that serves model serves what the URL does: what it named at the
+// start, or names now, after a weight update from disk.
+func (c *Client) isOurs(ctx context.Context, model string) bool {
+	known := func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.fleet.model == "" || model == c.fleet.model || model == c.fleet.newest
+	}
+	if known() {
+		return true
+	}
+	if info, err := c.modelInfo(ctx, c.root); err == nil {
+		c.mu.Lock()
+		c.fleet.newest = info.ModelPath
+		c.mu.Unlock()
+	}
+	return known()
 }
 
 // adopt sends requests to the members that are up, or through the router if none is, and
@@ -262,10 +286,11 @@ func (c *Client) adopt(list workerList, members []*worker) {
 	f.listed, f.isRouter, f.pairs, f.list = true, true, list.pairs, list
 	c.root.router = true
 	var up []*worker
+	var callable []member
 	f.unreached = nil
 	for _, m := range list.members {
 		if w := f.known[m.url]; w != nil && !w.down {
-			up = append(up, w)
+			up, callable = append(up, w), append(callable, m)
 			continue
 		}
 		f.unreached = append(f.unreached, m.url)
@@ -277,7 +302,7 @@ func (c *Client) adopt(list workerList, members []*worker) {
 	if list.pairs && len(f.unreached) == 0 {
 		f.behind = up
 	}
-	c.slots.setLimit(c.cfg.Concurrency * max(1, list.places(len(up))))
+	c.slots.setLimit(c.cfg.Concurrency * max(1, list.places(callable)))
 	for u, w := range f.known {
 		if w.load == 0 && w.errands.senders == 0 && !slices.Contains(members, w) {
 			delete(f.known, u)
@@ -299,18 +324,27 @@ type workerList struct {
 	members []member
 }
 
-// places is for how many workers requests are let through at one time: each request of a pair
+// places is how many workers share the requests that are let through at one time: those that get
+// some now, which the router's ailing ones do only if there are no others. Each request of a pair
 // sits in a decode worker, and a router without callable workers serves for all it has.
-func (l *workerList) places(up int) (n int) {
-	if !l.pairs && up > 0 {
-		return up
+func (l *workerList) places(callable []member) int {
+	sharing := callable
+	if l.pairs || len(callable) == 0 {
+		sharing = l.members
 	}
-	for _, m := range l.members {
-		if m.decode || !l.pairs {
-			n++
+	fit, all := 0, 0
+	for _, m := range sharing {
+		if l.pairs && !m.decode {
+			continue
+		}
+		if all++; !m.ailing {
+			fit++
 		}
 	}
-	return n
+	if fit > 0 {
+		return fit
+	}
+	return all
 }
 
 // listWorkers asks the URL for its workers. Only routers have the route.

@@ -330,3 +330,27 @@ func TestParseWorkers(t *testing.T) {
 		}
 	}
 }
+
+func TestPlaces(t *testing.T) {
+	fit, ailing := member{}, member{ailing: true}
+	decode, ailingDecode := member{decode: true}, member{decode: true, ailing: true}
+	for _, test := range []struct {
+		name     string
+		list     workerList
+		callable []member
+		want     int
+	}{
+		{"all", workerList{members: []member{fit, fit, fit}}, []member{fit, fit}, 2},
+		{"one ailing", workerList{members: []member{fit, ailing}}, []member{fit, ailing}, 1},
+		{"all ailing", workerList{members: []member{ailing, ailing, fit}}, []member{ailing, ailing}, 2},
+		{"through the router", workerList{members: []member{fit, fit, ailing}}, nil, 2},
+		{"through the router, all ailing", workerList{members: []member{ailing, ailing}}, nil, 2},
+		{"pairs", workerList{pairs: true, members: []member{fit, decode, decode, ailingDecode}}, []member{fit, decode}, 2},
+		{"pairs, all ailing", workerList{pairs: true, members: []member{fit, ailingDecode}}, nil, 1},
+		{"none", workerList{}, nil, 0},
+	} {
+		if got := test.list.places(test.callable); got != test.want {
+			t.Errorf("%s: %d places, want %d", test.name, got, test.want)
+		}
+	}
+}
