@@ -15,11 +15,11 @@ type Config struct {
 	AgentEnvInherit *bool `json:"agent_env_inherit"`
 	// AgentTimeout bounds a Session's active time in Runtime; waiting for a lease and paused
 	// time do not count. Default 1800.
-	AgentTimeout float64 `json:"agent_timeout"`
+	AgentTimeout float64 `json:"agent_timeout,omitzero"`
 	// AgentFirstRequestTimeout bounds the wait for a Session's first model request. Default 600.
-	AgentFirstRequestTimeout float64 `json:"agent_first_request_timeout"`
+	AgentFirstRequestTimeout float64 `json:"agent_first_request_timeout,omitzero"`
 	// AgentKillGrace is the time between TERM and KILL when an agent is ended. Default 5.
-	AgentKillGrace float64 `json:"agent_kill_grace"`
+	AgentKillGrace float64 `json:"agent_kill_grace,omitzero"`
 	// AgentRetries is how often a failed Session is run again from scratch in its Group before the
 	// Group is dropped. Default 0.
 	AgentRetries int `json:"agent_retries"`
@@ -52,8 +52,9 @@ type Config struct {
 	SystemMessages string `json:"system_messages"`
 
 	// MatchPolicy says when a request continues a recorded turn: "exact" (default), or "tolerant":
-	// also when the only differences are dropped reasoning_content and white space at an answer's
-	// end. The recorded turn then stands in the place of the replayed one.
+	// also when the only differences are dropped reasoning_content, white space at an answer's end
+	// and arguments of tool calls, which Claude Code writes anew (the call's id must be the engine's).
+	// The recorded turn then stands in the place of the replayed one.
 	MatchPolicy string `json:"match_policy"`
 	// ImplicitExport says which context is trained when the agent names none: "unique" (default)
 	// takes the only one and refuses several; "main" leaves side conversations out, such as a
@@ -70,8 +71,10 @@ type Config struct {
 	SGLangURL string `json:"sglang_url"`
 	// SGLangAPIKey is sent to it as a bearer token if set.
 	SGLangAPIKey string `json:"sglang_api_key"`
-	// SGLangServerConcurrency bounds requests in flight at each worker of the backend. Default 512.
-	SGLangServerConcurrency int `json:"sglang_server_concurrency"`
+	// SGLangServerConcurrency times the backend's workers in use bounds requests in flight. That is so
+	// many at each on average: one worker may have a quarter more, so that Sessions keep the worker
+	// whose cache knows them. Default 512.
+	SGLangServerConcurrency int `json:"sglang_server_concurrency,omitzero"`
 	// SGLangDeterministicInference says that the backend runs with
 	// --enable-deterministic-inference: requests then carry a sampling seed, RolloutSeed plus the
 	// Session's place among the samples of its task. Without RolloutSeed only seeds that requests
@@ -94,14 +97,14 @@ type Config struct {
 	MoERouterTopK int `json:"moe_router_topk"`
 
 	// RolloutBatchSize is the number of Groups a step delivers. Default 1.
-	RolloutBatchSize int `json:"rollout_batch_size"`
+	RolloutBatchSize int `json:"rollout_batch_size,omitzero"`
 	// NSamplesPerPrompt is the number of Sessions of a Group. Default 1.
-	NSamplesPerPrompt int `json:"n_samples_per_prompt"`
+	NSamplesPerPrompt int `json:"n_samples_per_prompt,omitzero"`
 	// OverSamplingBatchSize is the number of Groups a step works on, of which it delivers
 	// RolloutBatchSize. Default RolloutBatchSize.
-	OverSamplingBatchSize int `json:"over_sampling_batch_size"`
+	OverSamplingBatchSize int `json:"over_sampling_batch_size,omitzero"`
 	// AgenticConcurrency bounds resident train Groups. Default OverSamplingBatchSize.
-	AgenticConcurrency int `json:"agentic_concurrency"`
+	AgenticConcurrency int `json:"agentic_concurrency,omitzero"`
 	// AgenticEvalConcurrency bounds resident prompt Groups of an Eval dataset. Default 0: as many as
 	// hold the agents of training, T / n_samples rounded up.
 	AgenticEvalConcurrency int `json:"agentic_eval_concurrency"`
@@ -110,8 +113,9 @@ type Config struct {
 	// PartialRollout carries unfinished Groups into the next step: at a step's end their requests
 	// are aborted and parked, and go on from the tokens they have.
 	PartialRollout bool `json:"partial_rollout"`
-	// PartialRolloutMaxAbortedCount protects a Session once a request of it was aborted so often:
-	// from the next step on it is not aborted, and steps wait for it. Default 0: never.
+	// PartialRolloutMaxAbortedCount protects a Session once a request of it, with the turns that it
+	// goes on from, was aborted so often: from the next step on it is not aborted, and steps wait for
+	// it. Default 0: never.
 	PartialRolloutMaxAbortedCount int `json:"partial_rollout_max_aborted_count"`
 	// FullyAsync carries unfinished Groups and, with MaxStaleness, debt: each rollout owes a
 	// partition, which the next one may complete. Rows name their partition. Needs NumRollout; the
@@ -125,16 +129,16 @@ type Config struct {
 	// UseDynamicGlobalBatchSize delivers finished surplus with the step, as much as keeps the number
 	// of Groups a multiple of DataParallelSize (default 1). Needs PartialRollout.
 	UseDynamicGlobalBatchSize bool `json:"use_dynamic_global_batch_size"`
-	DataParallelSize          int  `json:"data_parallel_size"`
+	DataParallelSize          int  `json:"data_parallel_size,omitzero"`
 	// MaxConsecutiveDroppedGroups ends a step with the first cause after so many Groups were
 	// dropped in a row. Default 8.
-	MaxConsecutiveDroppedGroups int `json:"max_consecutive_dropped_groups"`
+	MaxConsecutiveDroppedGroups int `json:"max_consecutive_dropped_groups,omitzero"`
 	// RolloutTemperature (default 1), RolloutTopP (1) and RolloutTopK (-1: off) sample; request values are ignored.
 	RolloutTemperature *float64 `json:"rollout_temperature"`
 	RolloutTopP        *float64 `json:"rollout_top_p"`
 	RolloutTopK        *int     `json:"rollout_top_k"`
 	// RolloutMaxResponseLen is a turn's default token limit. Default 1024.
-	RolloutMaxResponseLen int `json:"rollout_max_response_len"`
+	RolloutMaxResponseLen int `json:"rollout_max_response_len,omitzero"`
 	// RolloutMaxContextLen bounds a lineage in tokens. 0: no limit of ours.
 	RolloutMaxContextLen int `json:"rollout_max_context_len"`
 	// EvalMaxContextLen is the same for Eval. Default RolloutMaxContextLen.
@@ -154,9 +158,9 @@ type Config struct {
 	// RolloutMaxResponseLen), and waits at most AgenticAdmissionMaxWaitS seconds (default 30).
 	// AgenticAdmissionScope is "train" (default) or "all", which includes Eval.
 	AgenticProgramAdmission           bool     `json:"agentic_program_admission"`
-	AgenticAdmissionHeadroom          float64  `json:"agentic_admission_headroom"`
-	AgenticAdmissionPressureThreshold float64  `json:"agentic_admission_pressure_threshold"`
-	AgenticAdmissionExpectedDecodeCap int      `json:"agentic_admission_expected_decode_cap"`
+	AgenticAdmissionHeadroom          float64  `json:"agentic_admission_headroom,omitzero"`
+	AgenticAdmissionPressureThreshold float64  `json:"agentic_admission_pressure_threshold,omitzero"`
+	AgenticAdmissionExpectedDecodeCap int      `json:"agentic_admission_expected_decode_cap,omitzero"`
 	AgenticAdmissionMaxWaitS          *float64 `json:"agentic_admission_max_wait_s"`
 	AgenticAdmissionScope             string   `json:"agentic_admission_scope"`
 
@@ -181,6 +185,11 @@ type Config struct {
 	// CustomFilter makes the engine ask (EventFilter) whether to train on a Group; what is filtered is
 	// made up for as with DynamicSamplingFilter.
 	CustomFilter bool `json:"custom_filter"`
+	// SampleDetails adds to the events of hooks what the reference's samples have and most hooks do
+	// not need: each context's token ids, logprobs and turn table for rewards and filters (about 11
+	// bytes a token), its tools and chat_template_kwargs for all of them and the rows' meta_json. See
+	// [EventScore]. Default off.
+	SampleDetails bool `json:"sample_details"`
 	// AdvantageEstimator is the trainer's; it says how rewards are normalised within a Group and
 	// whether credit for each turn is allowed: "grpo" (default), "gspo", "sapo" and "cispo" subtract
 	// the mean and divide by the deviation, "reinforce_plus_plus_baseline" subtracts the mean,
@@ -206,7 +215,7 @@ type Config struct {
 	APIPort         int    `json:"api_port"`
 	APIAdvertiseURL string `json:"api_advertise_url"`
 	// MaxBodyBytes bounds a request body. Default 256 MiB.
-	MaxBodyBytes int `json:"max_body_bytes"`
+	MaxBodyBytes int `json:"max_body_bytes,omitzero"`
 
 	// RunDir keeps logs of failed Sessions. Default: a directory under the system's temporary
 	// directory, removed at Close.

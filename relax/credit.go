@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -12,15 +13,24 @@ import (
 	"github.com/relax-rollout/relax-rollout/relax/internal/schedule"
 )
 
-// reward is the Session's task outcome, nil if there is none yet. Of several contexts one
-// carries it (guide, Metrics and Passrate).
+// reward is the Session's task outcome, nil if there is none yet.
 func (s *session) reward() *reward {
-	for _, e := range s.results {
-		if e.reward != nil {
-			return e.reward
-		}
+	if e := s.rewarded(); e != nil {
+		return e.reward
 	}
 	return nil
+}
+
+// rewarded is the context whose reward is the Session's outcome: "main", else the first that carries
+// one (guide, Metrics and Passrate: one does, unless a reward model for Groups gave each its own).
+// Nil if none does.
+func (s *session) rewarded() (found *export) {
+	for _, e := range s.results {
+		if e.reward != nil && (found == nil || e.name == "main") {
+			found = e
+		}
+	}
+	return found
 }
 
 // representative is the context that stands for the Session: "main", else the first.
@@ -71,6 +81,8 @@ type scoreSession struct {
 	// Length counts the tokens of that context, PromptLen those before the first response.
 	Length    int `json:"length"`
 	PromptLen int `json:"prompt_len"`
+	// Contexts are all of the Session's, with sample_details only.
+	Contexts []hookContext `json:"contexts,omitempty"`
 }
 
 // status says how the context's last turn ended.
@@ -102,19 +114,25 @@ func scoreRequest(g *group) any {
 		for _, m := range e.lineage.Messages {
 			entry.Messages = append(entry.Messages, m.AppendCanonical(nil))
 		}
+		if s.core.cfg.SampleDetails {
+			for _, e := range s.results {
+				entry.Contexts = append(entry.Contexts, s.hookContext(e))
+			}
+		}
 		out.Sessions = append(out.Sessions, entry)
 	}
 	return out
 }
 
-// replyScore takes {"rewards": [...]}, or {"error": text} which drops the Group.
+// replyScore takes {"rewards": [...], "metadata": [...]}, or {"error": text} which drops the Group.
 func (c *core) replyScore(g *group, data []byte) error {
 	if c.groups[g.id] != g {
 		return nil // dropped while the host was scoring
 	}
 	var answer struct {
-		Rewards []json.RawMessage `json:"rewards"`
-		Error   string            `json:"error"`
+		Rewards  []json.RawMessage `json:"rewards"`
+		Metadata []json.RawMessage `json:"metadata"`
+		Error    string            `json:"error"`
 	}
 	if err := json.Unmarshal(data, &answer); err != nil {
 		return fmt.Errorf(`expected {"rewards": [...]} or {"error": text}: %w`, err)
@@ -126,32 +144,101 @@ func (c *core) replyScore(g *group, data []byte) error {
 	if len(answer.Rewards) != len(g.sessions) {
 		return fmt.Errorf("%d rewards for the %d sessions of group %s", len(answer.Rewards), len(g.sessions), g.name())
 	}
-	rewards := make([]*reward, len(answer.Rewards))
-	for i, raw := range answer.Rewards {
-		r, err := parseReward(raw, c.cfg.RewardKey)
-		if err != nil {
-			return fmt.Errorf("rewards[%d]: %w", i, err)
+	if n := len(answer.Metadata); n != 0 && n != len(g.sessions) {
+		return fmt.Errorf("metadata for %d of the %d sessions of group %s", n, len(g.sessions), g.name())
+	}
+	rewards := make([][]*reward, len(g.sessions))
+	metadata := make([][]map[string]json.RawMessage, len(g.sessions))
+	for i, s := range g.sessions {
+		var err error
+		if rewards[i], err = s.readRewards(answer.Rewards[i]); err != nil {
+			return fmt.Errorf("rewards[%d]%w", i, err)
 		}
-		rewards[i] = r
+		if answer.Metadata == nil {
+			continue
+		}
+		if metadata[i], err = s.readAdditions(answer.Metadata[i]); err != nil {
+			return fmt.Errorf("metadata[%d]: %w", i, err)
+		}
 	}
 	for i, s := range g.sessions {
 		if c.cfg.GroupRM || s.reward() == nil {
-			s.setReward(rewards[i])
+			s.setRewards(rewards[i])
 		}
+		s.addMetadata(metadata[i])
 	}
 	c.credit(g)
 	return nil
 }
 
-// setReward puts the Session's outcome where it is, or on the context that stands for it.
-func (s *session) setReward(r *reward) {
-	for _, e := range s.results {
-		if e.reward != nil {
-			e.reward = r
-			return
+// readRewards reads what a host gave a Session: one reward, or a list with one for each of its
+// contexts, null for none. The error goes on from "rewards[i]".
+func (s *session) readRewards(raw json.RawMessage) ([]*reward, error) {
+	var list []json.RawMessage
+	if json.Unmarshal(raw, &list) != nil || list == nil {
+		r, err := parseReward(raw, s.core.cfg.RewardKey)
+		if err != nil {
+			return nil, fmt.Errorf(": %w", err)
 		}
+		return []*reward{r}, nil
 	}
-	s.representative().reward = r
+	if len(list) != len(s.results) {
+		return nil, fmt.Errorf(": %d rewards for the %d contexts of session %s", len(list), len(s.results), s.id)
+	}
+	out := make([]*reward, len(list))
+	for j, raw := range list {
+		if string(raw) == "null" {
+			continue
+		}
+		r, err := parseReward(raw, s.core.cfg.RewardKey)
+		if err != nil {
+			return nil, fmt.Errorf("[%d]: %w", j, err)
+		}
+		out[j] = r
+	}
+	return out, nil
+}
+
+// setRewards gives each context its reward. One that is all the Session's goes where the agent put
+// one, or to the context that stands for it.
+func (s *session) setRewards(rewards []*reward) {
+	if len(rewards) == len(s.results) {
+		for i, e := range s.results {
+			e.reward = rewards[i]
+		}
+		return
+	}
+	e := s.rewarded()
+	if e == nil {
+		e = s.representative()
+	}
+	e.reward = rewards[0]
+}
+
+// readAdditions reads what a host adds to a Session's metadata: an object for the context that
+// stands for it, or a list with one for each context; null for nothing.
+func (s *session) readAdditions(raw json.RawMessage) ([]map[string]json.RawMessage, error) {
+	var list []map[string]json.RawMessage
+	if json.Unmarshal(raw, &list) == nil {
+		if list != nil && len(list) != len(s.results) {
+			return nil, fmt.Errorf("%d objects for the %d contexts of session %s", len(list), len(s.results), s.id)
+		}
+		return list, nil
+	}
+	var one map[string]json.RawMessage
+	if json.Unmarshal(raw, &one) != nil {
+		return nil, fmt.Errorf("expected an object, or a list of objects, found %.80s", raw)
+	}
+	list = make([]map[string]json.RawMessage, len(s.results))
+	list[slices.Index(s.results, s.representative())] = one
+	return list, nil
+}
+
+// addMetadata lays a host's additions over the contexts' metadata, key by key.
+func (s *session) addMetadata(additions []map[string]json.RawMessage) {
+	for i, added := range additions {
+		maps.Copy(s.results[i].metadata, added)
+	}
 }
 
 // credit finds what each context of a Group is worth.
@@ -270,6 +357,7 @@ type advantageContext struct {
 	// StartRollout and Trace are what the row's meta_json will have.
 	StartRollout int64           `json:"start_rollout_id"`
 	Trace        json.RawMessage `json:"agentic_trace"`
+	offered
 }
 
 // advantageRequest is the Data of an EventAdvantage.
@@ -285,11 +373,10 @@ func advantageRequest(g *group) any {
 	for _, s := range g.sessions {
 		entry := sessionContexts{SessionID: s.id}
 		for _, e := range s.results {
-			context := advantageContext{Metadata: e.metadata, Turns: e.lineage.Turns, StartRollout: e.lineage.StartRollout, Trace: e.trace}
-			if e.name != "" {
-				context.Name = &e.name
-			}
-			entry.Contexts = append(entry.Contexts, context)
+			entry.Contexts = append(entry.Contexts, advantageContext{
+				Name: e.givenName(), Metadata: e.metadata, Turns: e.lineage.Turns,
+				StartRollout: e.lineage.StartRollout, Trace: e.trace, offered: s.offered(e),
+			})
 		}
 		out.Sessions = append(out.Sessions, entry)
 	}

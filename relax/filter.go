@@ -52,20 +52,10 @@ func (c *core) noteFiltered(reason schedule.Reason) {
 
 // filterContext is one context as a filter hook sees it.
 type filterContext struct {
-	Name     *string                    `json:"name"` // null for an implicit export
-	Metadata map[string]json.RawMessage `json:"metadata"`
-	// Reward is what this context carries, null if it carries none.
-	Reward    json.RawMessage `json:"reward"`
-	Advantage float32         `json:"advantage"`
+	hookContext
+	Advantage float32 `json:"advantage"`
 	// TurnAdvantages are only there if the advantage hook gave one for each turn.
 	TurnAdvantages []float32 `json:"turn_advantages,omitempty"`
-	Turns          int       `json:"turns"`
-	// ResponseLen counts tokens with loss mask 1.
-	ResponseLen int `json:"response_len"`
-	// Length counts all tokens, PromptLen those before the first response.
-	Length    int    `json:"length"`
-	PromptLen int    `json:"prompt_len"`
-	Status    string `json:"status"`
 }
 
 // filterRequest is the Data of an EventFilter.
@@ -86,27 +76,13 @@ func filterRequest(g *group, credits [][]credit.Credit) any {
 			entry.Reward = &r.value
 		}
 		for j, e := range s.results {
-			entry.Contexts = append(entry.Contexts, e.filterContext(credits[i][j]))
+			context := filterContext{hookContext: s.hookContext(e), Advantage: credits[i][j].Number}
+			if credits[i][j].PerTurn {
+				context.TurnAdvantages = credits[i][j].Turns
+			}
+			entry.Contexts = append(entry.Contexts, context)
 		}
 		out.Sessions = append(out.Sessions, entry)
-	}
-	return out
-}
-
-func (e *export) filterContext(given credit.Credit) filterContext {
-	out := filterContext{
-		Metadata: e.metadata, Reward: json.RawMessage("null"), Advantage: given.Number,
-		Turns: e.lineage.Turns, ResponseLen: e.lineage.Trained, Status: e.status(),
-		Length: e.lineage.Len, PromptLen: e.lineage.PromptLen,
-	}
-	if e.name != "" {
-		out.Name = &e.name
-	}
-	if e.reward != nil {
-		out.Reward = e.reward.raw
-	}
-	if given.PerTurn {
-		out.TurnAdvantages = given.Turns
 	}
 	return out
 }

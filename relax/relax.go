@@ -61,6 +61,17 @@ const (
 	// Config.CustomRM is set. Reply with {"rewards": [number or object, ...]}, one for each
 	// session; rewards the agents wrote are kept, unless Config.GroupRM is set. {"error": text}
 	// drops the Group. Of Eval Groups Data also has "dataset".
+	//
+	// In the place of a session's reward there can be a list with one for each of its contexts, null
+	// for none. The reply may add to the contexts' metadata, key by key: "metadata" has for each
+	// session null, an object for the context that stands for it, or a list with one of both for
+	// each context.
+	//
+	// With Config.SampleDetails each session also has "contexts": as those of EventFilter without
+	// the advantage, and with {"tokens", "logprobs", "weight_versions", "abort_count", "turn_table",
+	// "start_rollout_id", "agentic_trace", "tools", "chat_template_kwargs"}. The first two are base64
+	// of one little-endian int32 and float32 for each of the context's tokens, logprobs 0 where
+	// the loss mask is; the others are what the row and its meta_json will have.
 	EventScore EventKind = 4
 	// EventLog carries Data {"level", "component", "event", "text", ...fields}.
 	EventLog EventKind = 5
@@ -70,15 +81,18 @@ const (
 	EventProgress EventKind = 6
 	// EventAdvantage asks for the training credit of Data {"group_id", "sessions": [{"session_id",
 	// "contexts": [{"name", "metadata", "turns", "start_rollout_id", "agentic_trace"}, ...]}, ...]} when Config.CustomAdvantage is set.
+	// With Config.SampleDetails contexts also have "tools" and "chat_template_kwargs".
 	// Reply with {"advantages": [[value, ...], ...]}: for each session one value for each of its
 	// contexts, in that order: a number, or a list with one for each of its turns.
 	// {"advantages": null} filters the Group, {"error": text} drops it.
 	EventAdvantage EventKind = 7
 	// EventFilter asks whether to train on the Group of Data {"group_id", "sessions": [{"session_id",
 	// "reward", "contexts": [{"name", "metadata", "reward", "advantage", "turns", "length",
-	// "prompt_len", "response_len", "status"}, ...]}, ...]}, whose credit is known, when Config.CustomFilter is set. Reply with
-	// {"keep": bool, "reason": text}; the reason of a Group that is not kept is counted as
-	// rollout/dynamic_filter/drop_<reason>. {"error": text} drops it.
+	// "prompt_len", "response_len", "status"}, ...]}, ...]}, whose credit is known, when
+	// Config.CustomFilter is set; contexts with credit for each turn have "turn_advantages" too, and
+	// with Config.SampleDetails what EventScore says. Reply with {"keep": bool, "reason": text}; the
+	// reason of a Group that is not kept is counted as rollout/dynamic_filter/drop_<reason>.
+	// {"error": text} drops it.
 	EventFilter EventKind = 8
 )
 

@@ -1,6 +1,7 @@
 package relax
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -25,6 +26,113 @@ type rowMeta struct {
 	Turns        []turnMeta `json:"turns"`
 	// Trace is an [observe.AgenticTrace].
 	Trace json.RawMessage `json:"agentic_trace"`
+	offered
+}
+
+// offered is what requests of a context's conversation said beside its messages (reference pipeline
+// 6.2), with sample_details only: the tools of a coding agent take 50 KB a context.
+type offered struct {
+	Tools  json.RawMessage `json:"tools,omitempty"`
+	Kwargs json.RawMessage `json:"chat_template_kwargs,omitempty"`
+}
+
+func (s *session) offered(e *export) (out offered) {
+	if !s.core.cfg.SampleDetails {
+		return out
+	}
+	out.Tools = append(out.Tools, '[')
+	for i := range e.lineage.Tools {
+		if i > 0 {
+			out.Tools = append(out.Tools, ',')
+		}
+		out.Tools = e.lineage.Tools[i].AppendCanonical(out.Tools)
+	}
+	out.Tools = append(out.Tools, ']')
+	out.Kwargs = e.lineage.Kwargs.AppendCompact(nil)
+	return out
+}
+
+// hookContext is one context as hooks of rewards and filters see it.
+type hookContext struct {
+	Name     *string                    `json:"name"` // null for an implicit export
+	Metadata map[string]json.RawMessage `json:"metadata"`
+	// Reward is what this context carries, null if it carries none.
+	Reward json.RawMessage `json:"reward"`
+	Turns  int             `json:"turns"`
+	// ResponseLen counts tokens with loss mask 1.
+	ResponseLen int `json:"response_len"`
+	// Length counts all tokens, PromptLen those before the first response.
+	Length    int    `json:"length"`
+	PromptLen int    `json:"prompt_len"`
+	Status    string `json:"status"`
+	*contextDetails
+}
+
+// contextDetails is what the context's row will have, with sample_details only.
+type contextDetails struct {
+	// Tokens and Logprobs have one little-endian int32 and float32 for each token, in base64.
+	Tokens   []byte `json:"tokens"`
+	Logprobs []byte `json:"logprobs"`
+	// WeightVersions are those of the row's segments, -1 for one that is no number.
+	WeightVersions []int64 `json:"weight_versions"`
+	Aborts         int     `json:"abort_count"`
+	// TurnTable, StartRollout and Trace are those of the row's meta_json.
+	TurnTable    []turnMeta      `json:"turn_table"`
+	StartRollout int64           `json:"start_rollout_id"`
+	Trace        json.RawMessage `json:"agentic_trace"`
+	offered
+}
+
+func (s *session) hookContext(e *export) hookContext {
+	out := hookContext{
+		Name: e.givenName(), Metadata: e.metadata, Reward: json.RawMessage("null"),
+		Turns: e.lineage.Turns, ResponseLen: e.lineage.Trained, Status: e.status(),
+		Length: e.lineage.Len, PromptLen: e.lineage.PromptLen,
+	}
+	if e.reward != nil {
+		out.Reward = e.reward.raw
+	}
+	if s.core.cfg.SampleDetails {
+		out.contextDetails = s.details(e)
+	}
+	return out
+}
+
+func (s *session) details(e *export) *contextDetails {
+	l := &e.lineage
+	out := &contextDetails{
+		WeightVersions: make([]int64, len(l.Spans)), Aborts: l.Aborts,
+		TurnTable: turnTable(l), StartRollout: l.StartRollout, Trace: e.trace, offered: s.offered(e),
+	}
+	out.Tokens, out.Logprobs = littleEndian(l)
+	for i, span := range l.Spans {
+		out.WeightVersions[i] = span.Version
+	}
+	return out
+}
+
+// littleEndian lays the tokens and logprobs of a row out as bytes.
+func littleEndian(l *forest.Lineage) (tokens, logprobs []byte) {
+	tokens, logprobs = make([]byte, 4*l.Len), make([]byte, 4*l.Len)
+	at := 0
+	for _, piece := range l.Pieces {
+		for i, logprob := range piece.Logprobs {
+			binary.LittleEndian.PutUint32(logprobs[at+4*i:], math.Float32bits(logprob))
+		}
+		for _, id := range piece.Tokens {
+			binary.LittleEndian.PutUint32(tokens[at:], uint32(id))
+			at += 4
+		}
+	}
+	return tokens, logprobs
+}
+
+// givenName is nil for an implicit export.
+func (e *export) givenName() *string {
+	if e.name == "" {
+		return nil
+	}
+	return &e.name
 }
 
 type turnMeta struct {
@@ -43,13 +151,18 @@ type turnMeta struct {
 	Masked bool `json:"masked,omitempty"`
 }
 
-// rows lays the Session's contexts out for the batch; credits has one for each.
+// rows lays the Session's contexts out for the batch; credits has one for each. Metrics count one
+// reward, however many contexts carry one.
 func (s *session) rows(credits []credit.Credit) ([]batch.Row, []observe.RowStat) {
 	counted := map[*forest.Node]bool{}
+	rewarded := s.rewarded()
 	rows, stats := make([]batch.Row, len(s.results)), make([]observe.RowStat, len(s.results))
 	for i, e := range s.results {
 		rows[i] = s.row(e, credits[i])
 		stats[i] = s.stat(e, counted)
+		if e != rewarded {
+			stats[i].Reward, stats[i].Helpers, stats[i].Category = math.NaN(), nil, ""
+		}
 	}
 	return rows, stats
 }
@@ -96,19 +209,24 @@ func (s *session) meta(e *export) []byte {
 	l := &e.lineage
 	meta := rowMeta{
 		SessionID: s.id, GroupID: s.group.name(), Name: e.name, Metadata: e.metadata,
-		Reward: json.RawMessage("null"), StartRollout: l.StartRollout, Turns: make([]turnMeta, len(l.TurnTable)), Trace: e.trace,
+		Reward: json.RawMessage("null"), StartRollout: l.StartRollout, Turns: turnTable(l), Trace: e.trace, offered: s.offered(e),
 	}
 	if e.reward != nil {
 		meta.Reward = e.reward.raw
-	}
-	for i, t := range l.TurnTable {
-		meta.Turns[i] = newTurnMeta(t.Node.Generation(), t)
 	}
 	raw, err := json.Marshal(meta)
 	if err != nil {
 		panic(fmt.Sprintf("meta of session %s does not marshal: %v", s.id, err)) // all raw parts were parsed before
 	}
 	return raw
+}
+
+func turnTable(l *forest.Lineage) []turnMeta {
+	out := make([]turnMeta, len(l.TurnTable))
+	for i, t := range l.TurnTable {
+		out[i] = newTurnMeta(t.Node.Generation(), t)
+	}
+	return out
 }
 
 func newTurnMeta(g *forest.Generation, turn forest.Turn) turnMeta {

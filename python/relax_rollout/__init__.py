@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     )
     from .evaluation import EvalDataset, EvalResult
     from .events import Event, EventKind
-    from .hooks import Hooks
+    from .hooks import Hooks, Judgement
     from .report import Balance, DatasetReport, Drop, DropExample, PartitionReport, StepReport
     from .row import Row, Segment, Turn
     from .sharing import SharedBatch
@@ -107,6 +107,7 @@ __all__ = [
     "FormatToken",
     "Hooks",
     "InvalidError",
+    "Judgement",
     "LibraryError",
     "MicroBatch",
     "OutOfMemoryError",
@@ -141,7 +142,7 @@ _HOMES = {
     "engine": ("Engine",),
     "evaluation": ("EvalDataset", "EvalResult"),
     "events": ("Event", "EventKind"),
-    "hooks": ("Hooks",),
+    "hooks": ("Hooks", "Judgement"),
     "report": (
         "Balance",
         "DatasetReport",

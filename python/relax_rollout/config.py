@@ -95,7 +95,8 @@ class Config:
     )
     match_policy: str | None = _option(
         'When a request continues a recorded turn: "exact" (default), or "tolerant": also when '
-        "only reasoning_content was dropped, or white space at an answer's end."
+        "only reasoning_content was dropped, white space at an answer's end, or the arguments of "
+        "tool calls were written anew, as Claude Code does. The recorded turn then stands."
     )
     implicit_export: str | None = _option(
         'Which context is trained when the agent names none: "unique" (default) takes the only one '
@@ -112,7 +113,9 @@ class Config:
     sglang_url: str | None = _option("Base URL of an SGLang server or router.")
     sglang_api_key: str | None = _option("Sent to it as a bearer token. Default: none.")
     sglang_server_concurrency: int | None = _option(
-        "Bound on requests in flight at each engine (worker) of the backend. Default: 512."
+        "Bound on requests in flight for each engine (worker) of the backend in use, on average: "
+        "one may have a quarter more, so that Sessions keep the engine whose cache knows them. "
+        "Default: 512."
     )
     sglang_enable_deterministic_inference: bool | None = _option(
         "The backend's own setting of this name: requests then carry a seed, rollout_seed + the "
@@ -163,8 +166,8 @@ class Config:
         "tokens they have, instead of being dropped. Default: False."
     )
     partial_rollout_max_aborted_count: int | None = _option(
-        "After so many aborts of a request its Session is not aborted again, and steps wait for "
-        "it. Default: 0, never."
+        "After so many aborts of a request, with those of the turns it goes on from, its Session "
+        "is not aborted again, and steps wait for it. Default: 0, never."
     )
     fully_async: bool | None = _option(
         "Whether a step may end while its batch (its partition) still misses Groups that are "
@@ -253,6 +256,11 @@ class Config:
     custom_filter: bool | None = _option(
         "Whether the engine asks which Groups to train on; set by Hooks(filter=...). What is "
         "filtered is made up for as with dynamic_sampling_filter. Default: False."
+    )
+    sample_details: bool | None = _option(
+        "Whether hooks get each context's token ids, logprobs, turn table, tools and "
+        "chat_template_kwargs, and rows the last two in their metadata; set by "
+        "Hooks(sample_details=True). Costs about 11 bytes a token and event. Default: False."
     )
     advantage_estimator: str | None = _option(
         "The trainer's: how rewards are normalised in a Group, and whether credit for each turn is "

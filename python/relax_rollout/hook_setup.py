@@ -44,6 +44,8 @@ def bind_hooks(
             _switch_on(options, option, bound[kind].name)
     if hooks.group_reward is not None:
         _switch_on(options, "group_rm", "group_reward")
+    if hooks.sample_details:
+        _switch_on(options, "sample_details", "detailed")
     if is_nonzero_std(hooks.filter):
         options.setdefault("dynamic_sampling_filter", NONZERO_STD)
     return hooks, bound

@@ -6,6 +6,7 @@ May enter: the data of events, what hooks returned. Never: the engine, the libra
 from __future__ import annotations
 
 import asyncio
+import base64
 import importlib
 import inspect
 import math
@@ -13,25 +14,43 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from .errors import ConfigError, InvalidError, shown
 
 Sample: TypeAlias = dict[str, Any]
 """One Session as a reward hook sees it: ``session_id``, ``seq`` (its place in its Group), ``name``
 of the context that stands for it, ``metadata``, ``messages``, ``status`` ("completed" or
 "truncated"), its tokens ``length`` and ``prompt_len``, and the ``reward`` its agent wrote, None if
-it wrote none."""
+it wrote none.
+
+With ``Hooks(sample_details=True)`` it has ``contexts`` too, as a :data:`FilterHook` gets them, but
+without an advantage."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """A reward with metadata: what a reward hook may return in the place of a reward."""
+
+    reward: Any
+    """A finite number, or an object; None if that context has none."""
+    metadata: Mapping[str, Any] | None = None
+    """Laid over the context's own, key by key: rows, later hooks and metrics have it. JSON."""
+
 
 RewardHook: TypeAlias = Callable[[Sample], Any]
 """Takes one Session without a reward and returns it: a finite number, or an object of numbers with
-the key named by the option ``reward_key``. May be async."""
+the key named by the option ``reward_key``, or a :class:`Judgement`. May be async."""
 
 ScoreHook: TypeAlias = Callable[[list[Sample]], Any]
-"""Takes the Sessions of one Group and returns one reward for each. May be async."""
+"""Takes the Sessions of one Group and returns one reward for each, as a :data:`RewardHook` does; or
+for a Session a list with one for each of its contexts, None for none. May be async."""
 
 MetadataBySlot: TypeAlias = list[dict[str | None, dict[str, Any]]]
 """For each Session of a Group, in order, the metadata of each exported context by its name; the
 name of an implicit export is None (guide, Custom Advantage for Multi-Agent Credit). As in the
-reference it has ``rollout_turns``, ``start_rollout_id`` and ``agentic_trace`` too."""
+reference it has ``rollout_turns``, ``start_rollout_id`` and ``agentic_trace`` too, and with
+``Hooks(sample_details=True)`` the ``tools`` and ``chat_template_kwargs`` of its conversation."""
 
 AdvantageHook: TypeAlias = Callable[[MetadataBySlot], Any]
 """Returns the training credit of each context in the same shape: a number, or a list with one for
@@ -40,9 +59,14 @@ each assistant turn. None filters the Group. May be async."""
 FilterHook: TypeAlias = Callable[[list[dict[str, Any]]], Any]
 """Takes the Sessions of one Group whose credit is known (``session_id``, ``reward``, and
 ``contexts`` with ``name``, ``metadata``, ``reward``, ``advantage``, ``turns``, ``length``,
-``prompt_len``, ``response_len`` (tokens with loss mask 1), ``status``) and says whether to train on
-it: a bool, or (keep, reason), or an object or mapping with ``keep`` and ``reason``. A Group that is
-not kept is made up for. May be async."""
+``prompt_len``, ``response_len`` (tokens with loss mask 1), ``status``; ``turn_advantages`` if it
+has credit for each turn) and says whether to train on it: a bool, or (keep, reason), or an object
+or mapping with ``keep`` and ``reason``. A Group that is not kept is made up for. May be async.
+
+With ``Hooks(sample_details=True)`` contexts have what their rows will have, too: ``tokens`` (int32)
+and ``logprobs`` (float32, 0 where the loss mask is) as read-only arrays, ``weight_versions``,
+``abort_count``, and of the row's metadata the turn table (``turn_table``), ``start_rollout_id``,
+``agentic_trace``, ``tools`` and ``chat_template_kwargs``."""
 
 NONZERO_STD = "check_reward_nonzero_std"
 """The built-in filter: it takes Groups out whose Sessions all have the same reward."""
@@ -88,6 +112,9 @@ class Hooks:
     """How often a call that raised or took too long is made again."""
     retry_delay: float = 0.5
     """Seconds before the first retry, doubled with each further one up to 30."""
+    sample_details: bool = False
+    """Whether hooks get each context's tokens and what else its row will have, and rows their
+    ``tools`` and ``chat_template_kwargs`` in ``Row.meta``. Sets the option of this name."""
 
     def __post_init__(self) -> None:
         for name in ("reward", "group_reward", "advantage", "filter"):
@@ -183,21 +210,67 @@ async def reward_reply(
     async def judge(i: int, session: Sample) -> Any:
         if session.get("reward") is not None:
             return session["reward"]
-        where = f"sample {i} ({session.get('session_id')})"
-        return checked_reward(where, plain(await call(where, hook, session)))
+        return await call(_where(i, session), hook, session)
 
     if not is_concurrent(call):
-        return {"rewards": [await judge(i, s) for i, s in enumerate(sessions)]}
+        return _rewards(sessions, [await judge(i, s) for i, s in enumerate(sessions)])
     calls = [asyncio.ensure_future(judge(i, s)) for i, s in enumerate(sessions)]
     try:
-        return {"rewards": list(await asyncio.gather(*calls))}
+        return _rewards(sessions, await asyncio.gather(*calls))
     finally:
         for task in calls:
             task.cancel()
 
 
 def _samples(data: Mapping[str, Any]) -> list[Sample]:
-    return [{**session, "seq": i} for i, session in enumerate(data.get("sessions", []))]
+    return [
+        {**session, "seq": i} for i, session in enumerate(map(_detailed, data.get("sessions", [])))
+    ]
+
+
+def _detailed(session: Mapping[str, Any]) -> dict[str, Any]:
+    """The Session with arrays in its contexts for what events have as text."""
+    contexts = session.get("contexts", [])
+    if not any("tokens" in c for c in contexts):
+        return dict(session)
+    return {**session, "contexts": [_with_arrays(c) for c in contexts]}
+
+
+def _with_arrays(context: Mapping[str, Any]) -> dict[str, Any]:
+    columns = (("tokens", "<i4"), ("logprobs", "<f4"))
+    return {**context, **{k: np.frombuffer(base64.b64decode(context[k]), t) for k, t in columns}}
+
+
+def _where(i: int, session: Sample) -> str:
+    return f"sample {i} ({session.get('session_id')})"
+
+
+def _rewards(sessions: Sequence[Sample], answers: Sequence[Any]) -> dict[str, Any]:
+    """The reply with what hooks returned for each Session."""
+    given = [_answered(_where(i, sessions[i]), answer) for i, answer in enumerate(answers)]
+    reply: dict[str, Any] = {"rewards": [reward for reward, _ in given]}
+    if any(metadata is not None for _, metadata in given):
+        reply["metadata"] = [metadata for _, metadata in given]
+    return reply
+
+
+def _answered(where: str, answer: Any) -> tuple[Any, Any]:
+    """Reward and metadata of a Session, or lists of them for its contexts."""
+    answer = answer.tolist() if hasattr(answer, "tolist") else answer
+    if not isinstance(answer, list | tuple):
+        judged = answer if isinstance(answer, Judgement) else Judgement(reward=answer)
+        return checked_reward(where, plain(judged.reward)), _additions(judged)
+    judged_each = [a if isinstance(a, Judgement) else Judgement(reward=a) for a in answer]
+    rewards = [
+        None if j.reward is None else checked_reward(f"{where}, context {i}", plain(j.reward))
+        for i, j in enumerate(judged_each)
+    ]
+    metadata = [_additions(j) for j in judged_each]
+    return rewards, metadata if any(metadata) else None
+
+
+def _additions(judged: Judgement) -> Any:
+    return plain(judged.metadata) if judged.metadata else None
 
 
 def is_concurrent(call: Call) -> bool:
@@ -220,16 +293,21 @@ def checked_reward(where: str, reward: Any) -> Any:
 async def score_reply(
     hook: Callable[..., Any], data: Mapping[str, Any], call: Call
 ) -> dict[str, Any]:
-    """The reply to a SCORE event by one call for the Group."""
+    """The reply to a SCORE event by one call for the Group.
+
+    >>> async def call(where, hook, argument): return hook(argument)
+    >>> group = {"sessions": [{"session_id": "a"}, {"session_id": "b"}]}
+    >>> asyncio.run(score_reply(lambda sessions: [0.5, [None, 1.0]], group, call))
+    {'rewards': [0.5, [None, 1.0]]}
+    """
     sessions = _samples(data)
     rewards = await call("", hook, sessions)
     if isinstance(rewards, Mapping | str) or not hasattr(rewards, "__iter__"):
         raise InvalidError(f"expected one reward for each session, found {shown(rewards)}")
-    rewards = plain(list(rewards))
+    rewards = list(rewards)
     if len(rewards) != len(sessions):
         raise InvalidError(f"{len(rewards)} rewards for the {len(sessions)} sessions of the group")
-    ids = [s.get("session_id") for s in sessions]
-    return {"rewards": [checked_reward(f"sample {i} ({ids[i]})", r) for i, r in enumerate(rewards)]}
+    return _rewards(sessions, rewards)
 
 
 async def advantage_reply(
@@ -275,25 +353,38 @@ async def advantage_reply(
     }
 
 
+ADDED = (
+    "start_rollout_id",
+    "rollout_turns",
+    "tools",
+    "chat_template_kwargs",
+    "agentic_trace",
+)
+"""Keys of a context's metadata that are the engine's (spec/reference-pipeline.md 6.2)."""
+
+
 def full_metadata(
-    metadata: Mapping[str, Any], start_rollout_id: Any, turns: int, trace: Any
+    metadata: Mapping[str, Any], turns: int, record: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A context's metadata with what the reference adds to it (its pipeline, 5.3 and 6.2).
 
-    >>> full_metadata({"outcome": 1}, 3, 2, None)
-    {'start_rollout_id': 3, 'outcome': 1, 'rollout_turns': 2}
+    ``record`` is the context in an event, or a row's ``meta``. A ``start_rollout_id`` of the
+    agent's own stays; ``tools`` of the data source give way to those of the conversation.
+
+    >>> full_metadata({"outcome": 1, "tools": [1]}, 2, {"start_rollout_id": 3, "tools": []})
+    {'start_rollout_id': 3, 'outcome': 1, 'tools': [], 'rollout_turns': 2}
     """
-    out = {"start_rollout_id": start_rollout_id, **metadata, "rollout_turns": turns}
-    return out | ({"agentic_trace": trace} if trace else {})
+    out = {"start_rollout_id": record.get("start_rollout_id"), **metadata, "rollout_turns": turns}
+    for key in ("tools", "chat_template_kwargs"):
+        if key in record:
+            out[key] = record[key]
+    if record.get("agentic_trace"):
+        out["agentic_trace"] = record["agentic_trace"]
+    return out
 
 
 def _slot_metadata(context: Mapping[str, Any]) -> dict[str, Any]:
-    return full_metadata(
-        context["metadata"],
-        context.get("start_rollout_id"),
-        context.get("turns", 0),
-        context.get("agentic_trace"),
-    )
+    return full_metadata(context["metadata"], context.get("turns", 0), context)
 
 
 def _session_values(
@@ -342,7 +433,7 @@ async def filter_reply(
     >>> asyncio.run(filter_reply(lambda sessions: (False, "too easy"), {"sessions": []}, call))
     {'keep': False, 'reason': 'too easy'}
     """
-    verdict = await call("", hook, list(data.get("sessions", [])))
+    verdict = await call("", hook, [_detailed(s) for s in data.get("sessions", [])])
     keep, reason = verdict, None
     if isinstance(verdict, tuple) and len(verdict) == 2:
         keep, reason = verdict

@@ -198,7 +198,7 @@ def test_a_reward_model_judges_samples(monkeypatch):
     source = DataSource(lambda number: {"mode": "no_reward"})
     client = Client()
     out = adapter.generate_rollout(args, 0, source, client)
-    assert seen[0] == ("the args", "label 0", "fine", ["answered", "mode"])
+    assert seen[0] == ("the args", "label 0", "fine<|im_end|>", sorted(out.samples[0][0].metadata))
     final = [(s.index, s.response_length) for s in out.samples[0]]
     assert sorted(judged) == final, "each of the Group's samples"
     rewards = [s.reward for s in out.samples[0]]

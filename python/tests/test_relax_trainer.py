@@ -5,6 +5,7 @@ A stand-in for the package; sections 5.4, 6.1 and 7 of the reference's pipeline.
 
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 from trainer import Client, DataSource, TrainersSample, arguments, install, install_trainer
@@ -61,6 +62,20 @@ def test_samples_of_an_eval_are_ours_without_the_trainer(tmp_path):
     args = arguments(eval_prompt_data=["one", eval_file(tmp_path, {})])
     out = adapter.generate_rollout(args, 0, DataSource(), None, evaluation=True)
     assert [type(s) for s in out.data["one"]["samples"]] == [adapter.Sample]
+
+
+def test_our_samples_have_the_members_that_the_trainer_calls():
+    sample = adapter.Sample(reward={"acc": 1.0}, response_length=3)
+    assert sample.effective_response_length == 3
+    sample.loss_mask = [1, 0, 1]
+    assert sample.effective_response_length == 2
+    assert sample.get_reward_value(SimpleNamespace(reward_key="acc")) == 1.0
+    assert sample.get_reward_value(SimpleNamespace(reward_key=None)) == {"acc": 1.0}
+    sample.status = adapter.Sample.Status.TRUNCATED
+    dumped = sample.to_dict()
+    assert (dumped["status"], dumped["loss_mask"]) == ("truncated", [1, 0, 1])
+    assert dumped["prefix_cache_info"] == {"cached_tokens": 0, "total_prompt_tokens": 0}
+    assert set(dumped) == set(vars(sample))
 
 
 # ---- dumps ---------------------------------------------------------------------------------------

@@ -5,14 +5,21 @@ May enter: args, samples, what hooks get. Never: the engine.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
+import logging
+import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ConfigError
-from ..hooks import Hooks, is_async, is_nonzero_std, load
-from .samples import Sources, status_of, untagged
+from ..errors import ConfigError, InvalidError
+from ..hooks import ADDED, Hooks, Judgement, is_async, is_nonzero_std, load, plain
+from .outputs import decoder
+from .samples import Decode, Sources, sample_of_context, untagged
+
+_LOGGER = logging.getLogger("relax_rollout.relax")
 
 
 def engine_hooks(args: Any, sources: Sources) -> Hooks:
@@ -24,15 +31,33 @@ def engine_hooks(args: Any, sources: Sources) -> Hooks:
     """
     filter_path = getattr(args, "dynamic_sampling_filter_path", None)
     advantage_path = getattr(args, "agentic_custom_advantage_path", None)
+    made = Samples(sources, _LateDecoder(args), custom_advantage=bool(advantage_path))
     return Hooks(
-        **_reward_hook(args, sources),
+        **_reward_hook(args, made),
         advantage=_advantage_hook(_load("agentic_custom_advantage_path", advantage_path)),
         filter=filter_path
         if is_nonzero_std(filter_path)
-        else _filter_hook(args, sources, _load("dynamic_sampling_filter_path", filter_path)),
+        else _filter_hook(args, made, _load("dynamic_sampling_filter_path", filter_path)),
         max_concurrency=int(getattr(args, "reward_max_concurrency", None) or 64),
         threads=int(getattr(args, "reward_num_workers", None) or 16),
+        sample_details=True,
     )
+
+
+class _LateDecoder:
+    """Decodes as :func:`decoder`, which is made once, when the first hook is called. Hooks run on
+    many threads."""
+
+    def __init__(self, args: Any) -> None:
+        self._args = args
+        self._lock = threading.Lock()
+        self._decode: Decode | None = None
+
+    def __call__(self, tokens: list[int]) -> str:
+        with self._lock:
+            if self._decode is None:
+                self._decode = decoder(self._args)
+        return self._decode(tokens)
 
 
 def _load(option: str, path: Any) -> Callable[..., Any] | None:
@@ -53,7 +78,7 @@ def _trainers_models() -> Any:
     return module if hasattr(module, "async_rm") else None
 
 
-def _reward_hook(args: Any, sources: Sources) -> dict[str, Any]:
+def _reward_hook(args: Any, made: Samples) -> dict[str, Any]:
     models, path = _trainers_models(), getattr(args, "custom_rm_path", None)
     group = bool(getattr(args, "group_rm", False))
     if models is None and not path:
@@ -71,31 +96,69 @@ def _reward_hook(args: Any, sources: Sources) -> dict[str, Any]:
         model = models.batched_async_rm if group else models.async_rm
     else:
         model = _load("custom_rm_path", path)
-    return {"group_reward" if group else "reward": _scorer(args, sources, model, group)}
+    if group:
+        return {"group_reward": _group_scorer(args, made, model)}
+    return {"reward": _scorer(args, made, model)}
 
 
-def _scorer(args: Any, sources: Sources, model: Callable[..., Any], group: bool) -> Any:
-    def samples(given: Any) -> Any:
-        if group:
-            return [sample_of_session(session, sources) for session in given]
-        return sample_of_session(given, sources)
+def _scorer(args: Any, made: Samples, model: Callable[..., Any]) -> Any:
+    """Judges the context that stands for a Session."""
+    if is_async(model):
+
+        async def score_later(session: Any) -> Any:
+            judged = Judged(made.representative(session))
+            return judged.result(await model(args, judged.sample))
+
+        return score_later
+
+    def score(session: Any) -> Any:
+        judged = Judged(made.representative(session))
+        return judged.result(model(args, judged.sample))
+
+    return score
+
+
+def _group_scorer(args: Any, made: Samples, model: Callable[..., Any]) -> Any:
+    """Judges all contexts of a Group's Sessions (spec/reference-pipeline.md 5.2)."""
+
+    def judged(sessions: Any) -> list[list[Judged]]:
+        return [[Judged(sample) for sample in made.of_session(s)] for s in sessions]
 
     if is_async(model):
 
-        async def score_later(given: Any) -> Any:
-            return await model(args, samples(given))
+        async def score_later(sessions: Any) -> Any:
+            groups = judged(sessions)
+            return _results(groups, await model(args, _flat(groups)))
 
         return score_later
-    return lambda given: model(args, samples(given))
+
+    def score(sessions: Any) -> Any:
+        groups = judged(sessions)
+        return _results(groups, model(args, _flat(groups)))
+
+    return score
 
 
-def _filter_hook(args: Any, sources: Sources, function: Callable[..., Any] | None) -> Any:
+def _flat(groups: list[list[Judged]]) -> list[Any]:
+    return [judged.sample for group in groups for judged in group]
+
+
+def _results(groups: list[list[Judged]], rewards: Any) -> list[list[Judgement]]:
+    """What a model for Groups returned, by Session."""
+    rewards = list(rewards)
+    if len(rewards) != (count := sum(map(len, groups))):
+        raise InvalidError(f"{len(rewards)} rewards for the {count} samples of the Group")
+    left = iter(rewards)
+    return [[judged.result(next(left)) for judged in group] for group in groups]
+
+
+def _filter_hook(args: Any, made: Samples, function: Callable[..., Any] | None) -> Any:
     if function is None:
         return None
 
     def samples(sessions: list[dict[str, Any]]) -> list[Any]:
         return [
-            sample_of_context(session, context, sources, i)
+            made.of_context(session, context, i)
             for i, session in enumerate(sessions)
             for context in session["contexts"]
         ]
@@ -129,35 +192,79 @@ def _advantage_hook(function: Callable[..., Any] | None) -> Any:
 # ---- what hooks see ------------------------------------------------------------------------------
 
 
-def sample_of_session(session: Mapping[str, Any], sources: Sources) -> Any:
-    """The sample that a reward model judges: the data source's with the conversation in it.
+@dataclass(frozen=True)
+class Samples:
+    """Makes the samples that hooks get of what the engine asks about."""
 
-    ``response`` is the text from the first answer on: reasoning, content and tool calls of
-    assistant messages, and what came in between.
-    """
-    sample = sources.sample_of(session["metadata"], session["seq"])
-    messages = session.get("messages") or []
-    sample.response = response_text(messages)
-    sample.response_length = session["length"] - session["prompt_len"]
-    sample.messages = messages
-    sample.metadata = untagged(session["metadata"])
-    sample.reward = session.get("reward")
-    sample.session_id = session.get("session_id")
-    sample.status = status_of(sample, session.get("status") == "truncated")
-    return sample
+    sources: Sources
+    decode: Decode
+    custom_advantage: bool
+    """Whether an advantage function gives the credit that filters see."""
+
+    def of_context(self, session: Mapping[str, Any], context: Mapping[str, Any], place: int) -> Any:
+        """The sample of one context of the Session at a place of its Group, for filters."""
+        return sample_of_context(
+            session, context, self.sources, place, self.decode, self.custom_advantage
+        )
+
+    def of_session(self, session: Mapping[str, Any]) -> list[Any]:
+        """The samples of all contexts of a Session, for reward models."""
+        return [self._judged(session, context) for context in session["contexts"]]
+
+    def representative(self, session: Mapping[str, Any]) -> Any:
+        """The sample of the context that stands for a Session."""
+        name = session.get("name")
+        context = next(c for c in session["contexts"] if c["name"] == name)
+        sample = self._judged(session, context)
+        if not sample.response:  # no tokenizer: the engine's messages are better than nothing
+            sample.response = response_text(session.get("messages") or [])
+        return sample
+
+    def _judged(self, session: Mapping[str, Any], context: Mapping[str, Any]) -> Any:
+        return sample_of_context(session, context, self.sources, session["seq"], self.decode)
 
 
-def sample_of_context(
-    session: Mapping[str, Any], context: Mapping[str, Any], sources: Sources, place: int
-) -> Any:
-    """The sample of one exported context, as filters get it."""
-    sample = sources.sample_of(context["metadata"], place)
-    sample.metadata = untagged(context["metadata"])
-    sample.reward = context.get("reward")
-    sample.response_length = context["length"] - context["prompt_len"]
-    sample.session_id = session.get("session_id")
-    sample.status = status_of(sample, context.get("status") == "truncated")
-    return sample
+class Judged:
+    """A sample on its way through a reward model, which may write into its metadata."""
+
+    def __init__(self, sample: Any) -> None:
+        self.sample = sample
+        self._before = copy.deepcopy(_own(sample.metadata))
+
+    def result(self, reward: Any) -> Judgement:
+        """The model's reward, with what it wrote into the sample's metadata."""
+        written = {
+            key: value
+            for key, value in _own(self.sample.metadata).items()
+            if key not in self._before or not _same(self._before[key], value)
+        }
+        return Judgement(reward=reward, metadata=_sendable(written))
+
+
+def _own(metadata: Any) -> dict[str, Any]:
+    """Metadata without what the engine adds."""
+    return {k: v for k, v in (metadata or {}).items() if k not in ADDED}
+
+
+def _same(before: Any, now: Any) -> bool:
+    try:
+        return bool(before == now)
+    except (TypeError, ValueError):  # arrays
+        return False
+
+
+def _sendable(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata that the engine can take over: JSON."""
+    out = {}
+    for key, value in metadata.items():
+        value = plain(value)
+        try:
+            json.dumps({key: value}, allow_nan=False)
+        except (TypeError, ValueError) as err:
+            _LOGGER.warning("metadata %r of a reward model is left out: no JSON: %s", key, err)
+        else:
+            out[key] = value
+    return out
 
 
 def response_text(messages: list[Mapping[str, Any]]) -> str:

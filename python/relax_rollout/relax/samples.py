@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import copy
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ..batch import Batch
 from ..errors import InvalidError
@@ -20,6 +21,9 @@ from ..row import Row
 
 Decode: TypeAlias = Callable[[list[int]], str]
 """Token ids to text."""
+
+Texts: TypeAlias = tuple[str, str]
+"""A context's prompt, all before its first response, and the text from there on."""
 
 TAG = "_relax_group"
 """The metadata key that says which Group of the data source a task is. Agents see it, samples and
@@ -88,6 +92,25 @@ class Sample:
 
     Status = Status
 
+    @property
+    def effective_response_length(self) -> int:
+        """Tokens that are trained, as metrics count a response."""
+        return self.response_length if self.loss_mask is None else sum(self.loss_mask)
+
+    def get_reward_value(self, args: Any) -> Any:
+        """The reward, of an object the member that ``args.reward_key`` names."""
+        key = getattr(args, "reward_key", None)
+        return self.reward[key] if key and isinstance(self.reward, Mapping) else self.reward
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as dumps hold them: the status as a text, counters as mappings."""
+        return {
+            **vars(self),
+            "status": self.status.value,
+            "spec_info": dict(vars(self.spec_info)),
+            "prefix_cache_info": dict(vars(self.prefix_cache_info)),
+        }
+
 
 # ---- going out -----------------------------------------------------------------------------------
 
@@ -123,12 +146,13 @@ def messages_of(prompt: Any) -> list[dict[str, Any]]:
 class Sources:
     """The data source's Groups that became tasks, by their numbers.
 
-    Numbers go up for ever. A Group is forgotten when its rows came, or when a step left none
-    behind.
+    Numbers go up for ever. A Group is forgotten at the end of the step it was delivered, dropped or
+    filtered in.
     """
 
     def __init__(self) -> None:
-        self._groups: dict[int, list[Any]] = {}
+        self._groups: dict[int, tuple[list[Any], dict[tuple[str, str | None], Texts]]] = {}
+        """Samples, and what was decoded of the Group's contexts, by Session and name."""
         self._next = 0
 
     def __len__(self) -> int:
@@ -138,11 +162,25 @@ class Sources:
         """Remembers a Group under a new number."""
         number = self._next
         self._next += 1
-        self._groups[number] = group
+        self._groups[number] = (group, {})
         return number
 
     def of(self, metadata: Mapping[str, Any]) -> list[Any]:
         """The Group that metadata belongs to."""
+        return self._of(metadata)[0]
+
+    def texts(self, meta: Mapping[str, Any], decoded: Callable[[], Texts]) -> Texts:
+        """Prompt and response of a context, decoded when first asked for: that takes 10 ms for 8k
+        tokens, and reward models, filters and the trainer all get them."""
+        known = self._of(meta["metadata"])[1]
+        key = (meta["session_id"], meta.get("name"))
+        if key not in known:
+            known[key] = decoded()
+        return known[key]
+
+    def _of(
+        self, metadata: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[tuple[str, str | None], Texts]]:
         number = metadata.get(TAG)
         if not isinstance(number, int) or number not in self._groups:
             raise InvalidError(
@@ -157,13 +195,9 @@ class Sources:
         return copy.copy(group[min(place, len(group) - 1)])
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Lets go of Groups whose rows were delivered."""
+        """Lets go of Groups that nothing is heard of any more."""
         for number in numbers:
             self._groups.pop(number, None)
-
-    def clear(self) -> None:
-        """Lets go of all Groups. Numbers are not used again."""
-        self._groups.clear()
 
 
 def untagged(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,24 +205,96 @@ def untagged(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in metadata.items() if k != TAG}
 
 
+@dataclass(frozen=True)
+class Context:
+    """One exported context, be it a row of a batch or a part of an event."""
+
+    meta: Mapping[str, Any]
+    """As a row's: session_id, metadata, reward, turns (the turn table), agentic_trace and so on."""
+    tokens: npt.NDArray[np.int32]
+    logprobs: npt.NDArray[np.float32]
+    """Rollout logprobs, as many as tokens; 0 where the loss mask is."""
+    loss_mask: npt.NDArray[np.uint8]
+    """1 on tokens that are trained, as many as tokens."""
+    prompt_len: int
+    weight_versions: Sequence[int]
+    aborts: int
+    truncated: bool
+    custom_advantage: float | list[float] | None
+
+
 def sample_of_row(row: Row, sources: Sources, decode: Decode, custom_advantage: bool) -> Any:
-    """The sample that a training row is, a copy of the data source's with the outcome in it."""
-    meta = row.meta
-    sample = sources.sample_of(meta["metadata"], row.session_seq)
-    tokens = row.tokens.tolist()
-    sample.tokens = sample.rollout_tokens = tokens
-    sample.response_length = len(tokens) - row.prompt_len
-    sample.prompt = decode(tokens[: row.prompt_len]) or sample.prompt
-    sample.response = decode(tokens[row.prompt_len :])
-    sample.loss_mask = row.response_loss_mask.tolist()
-    sample.rollout_log_probs = row.response_logprobs.tolist()
+    """The sample that a training row is, a copy of the data source's with the outcome in it.
+
+    ``custom_advantage`` says that the row's credit is the advantage function's.
+    """
+    context = Context(
+        meta=row.meta,
+        tokens=row.tokens,
+        logprobs=row.logprobs,
+        loss_mask=row.loss_mask,
+        prompt_len=row.prompt_len,
+        weight_versions=[s.weight_version for s in row.segments],
+        aborts=row.aborts,
+        truncated=row.truncated,
+        custom_advantage=_advantage(row) if custom_advantage else None,
+    )
+    sample = sample_of(context, sources, row.session_seq, decode)
     if "routed_experts" in row.batch.names:
         sample.rollout_routed_experts = row.routed_experts
+    return sample
+
+
+def sample_of_context(
+    session: Mapping[str, Any],
+    context: Mapping[str, Any],
+    sources: Sources,
+    place: int,
+    decode: Decode,
+    custom_advantage: bool = False,
+) -> Any:
+    """The sample of a context that a hook gets, with sample_details: the one its row will be, but
+    for routed experts."""
+    turns = context["turn_table"]
+    mask = np.zeros(len(context["tokens"]), np.uint8)
+    for turn in turns:
+        mask[_span(turn)] = not turn.get("masked")
+    return sample_of(
+        Context(
+            meta={**context, "session_id": session["session_id"], "turns": turns},
+            tokens=context["tokens"],
+            logprobs=context["logprobs"],
+            loss_mask=mask,
+            prompt_len=context["prompt_len"],
+            weight_versions=context["weight_versions"],
+            aborts=context["abort_count"],
+            truncated=context["status"] == "truncated",
+            custom_advantage=_event_advantage(context) if custom_advantage else None,
+        ),
+        sources,
+        place,
+        decode,
+    )
+
+
+def sample_of(context: Context, sources: Sources, place: int, decode: Decode) -> Any:
+    """A copy of the data source's sample with a context in it (spec/reference-pipeline.md 6.1)."""
+    meta, start = context.meta, context.prompt_len
+    sample = sources.sample_of(meta["metadata"], place)
+    tokens = context.tokens.tolist()
+    sample.tokens = sample.rollout_tokens = tokens
+    sample.response_length = len(tokens) - start
+    prompt, sample.response = sources.texts(
+        meta, lambda: (decode(tokens[:start]), decode(tokens[start:]))
+    )
+    sample.prompt = prompt or sample.prompt
+    sample.loss_mask = context.loss_mask[start:].tolist()
+    sample.rollout_log_probs = context.logprobs[start:].tolist()
     sample.reward = meta.get("reward")
-    sample.custom_advantage = _advantage(row) if custom_advantage else None
-    sample.weight_versions = [str(s.weight_version) for s in row.segments]
-    sample.abort_count = row.aborts
-    sample.status = status_of(sample, row.truncated)
+    sample.custom_advantage = context.custom_advantage
+    sample.weight_versions = [str(v) for v in context.weight_versions]
+    sample.abort_count = context.aborts
+    sample.status = status_of(sample, context.truncated)
     sample.session_id = meta["session_id"]
     sample.metadata = metadata_of(meta)
     sample.non_generation_time = non_generation_time(sample.metadata)
@@ -217,9 +323,35 @@ def _count(sample: Any, name: str, counts: Mapping[str, int]) -> None:
     setattr(sample, name, counters)
 
 
+def _span(turn: Mapping[str, Any]) -> slice:
+    """The tokens of a turn of the turn table."""
+    return slice(turn["start"], turn["start"] + turn["response_length"])
+
+
 def _advantage(row: Row) -> float | list[float]:
-    turns = [t.advantage for t in row.turn_table]
-    return row.advantage if len(set(turns)) <= 1 else turns
+    if "advantages" not in row.batch.names:
+        return row.advantage
+    return _credit(row.advantage, row.advantages[row.prompt_len :])
+
+
+def _event_advantage(context: Mapping[str, Any]) -> float | list[float]:
+    advantage = float(np.float32(context["advantage"]))
+    if "turn_advantages" not in context:
+        return advantage
+    spread = np.zeros(len(context["tokens"]), np.float32)
+    for turn, value in zip(context["turn_table"], context["turn_advantages"], strict=True):
+        spread[_span(turn)] = 0 if turn.get("masked") else value
+    return _credit(advantage, spread[context["prompt_len"] :])
+
+
+def _credit(advantage: float, spread: npt.NDArray[np.float32]) -> float | list[float]:
+    """One number, or for credit of turns one for each response token, 0 on observations (pipeline
+    5.3). Rows with one number have it everywhere, also beside rows with credit of turns."""
+    if not len(spread):
+        return advantage
+    if (spread == spread[0]).all():
+        return float(spread[0])
+    return spread.tolist()  # type: ignore[no-any-return]
 
 
 def status_of(sample: Any, truncated: bool) -> Any:
@@ -230,12 +362,7 @@ def status_of(sample: Any, truncated: bool) -> Any:
 
 def metadata_of(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata of spec/reference-pipeline.md 6.2."""
-    return full_metadata(
-        untagged(meta["metadata"]),
-        meta.get("start_rollout_id"),
-        len(meta.get("turns") or ()),
-        meta.get("agentic_trace"),
-    )
+    return full_metadata(untagged(meta["metadata"]), len(meta.get("turns") or ()), meta)
 
 
 def non_generation_time(metadata: Mapping[str, Any]) -> float:
