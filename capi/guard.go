@@ -32,13 +32,17 @@ func run(call string, cerr *C.relax_error, fn func() error) (status C.relax_stat
 		return fail(cerr, C.RELAX_ERR_PANIC, *first)
 	}
 	if err := fn(); err != nil {
-		text := err.Error()
-		if errors.Is(err, relax.ErrPanic) {
-			poison.CompareAndSwap(nil, &text)
-		}
-		return fail(cerr, statusOf(err), text)
+		poisonBy(err)
+		return fail(cerr, statusOf(err), err.Error())
 	}
 	return C.RELAX_OK
+}
+
+// poisonBy keeps the panic of an engine's goroutine that err tells of, if it does.
+func poisonBy(err error) {
+	if text := err.Error(); errors.Is(err, relax.ErrPanic) {
+		poison.CompareAndSwap(nil, &text)
+	}
 }
 
 // guard is deferred: it catches a panic of call and poisons the process.

@@ -90,6 +90,9 @@ func (h *host) openEngine(config []byte) (uintptr, error) {
 func (h *host) beginOpen() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.current != nil && h.current.closing.Load() {
+		return errStillEnding
+	}
 	if h.opening || h.current != nil {
 		return errAlready
 	}
@@ -252,9 +255,10 @@ func (h *host) endSession(s *session) {
 		err = s.closeOnce()
 	}
 	h.retire(s)
-	s.arenas.close()
-	if !errors.Is(err, relax.ErrClosed) {
+	s.arenas.close() // every goroutine was joined, also after a panic
+	if err != nil && !errors.Is(err, relax.ErrClosed) {
 		s.endErr = err
+		poisonBy(err) // perhaps nobody asks any more
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 
@@ -325,8 +326,8 @@ func TestCloseThatDoesNotFinish(t *testing.T) {
 			if _, err := h.lookup(s.handle); !errors.Is(err, relax.ErrClosed) {
 				t.Errorf("call while closing: %v, want ErrClosed", err)
 			}
-			if _, err := h.openEngine([]byte(config)); !errors.Is(err, errAlready) {
-				t.Errorf("open while closing: %v, want errAlready", err)
+			if _, err := h.openEngine([]byte(config)); !errors.Is(err, errStillEnding) {
+				t.Errorf("open while closing: %v, want errStillEnding", err)
 			}
 			close(e.closing)
 			if again {
@@ -356,6 +357,20 @@ func TestCloseGoesRound(t *testing.T) {
 		t.Errorf("close: %v", err)
 	}
 	closeFake(t, h, s.handle)
+}
+
+// A goroutine that panicked when nobody called any more is found by the close.
+func TestCloseTellsOfAPanic(t *testing.T) {
+	quiet(t)
+	e := newFakeEngine()
+	e.closeErrs = []error{fmt.Errorf("%w: goroutine loop: boom", relax.ErrPanic)}
+	h, s := openFake(t, e)
+	if err := h.closeEngine(s.handle, 60_000); !errors.Is(err, relax.ErrPanic) {
+		t.Errorf("close: %v, want ErrPanic", err)
+	}
+	if text := poison.Load(); text == nil || !strings.Contains(*text, "boom") {
+		t.Errorf("poison %v", text)
+	}
 }
 
 // closeFake closes an engine that ends at once.

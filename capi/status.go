@@ -56,6 +56,10 @@ func (e *memoryError) Is(target error) bool {
 
 func (e *memoryError) Unwrap() error { return e.cause }
 
+// errStillEnding: its close ran out of time.
+var errStillEnding = errors.New("relax: the engine before it is still ending in this process (agents have " +
+	"their agent_kill_grace); try again, or wait with relax_close")
+
 // statuses maps errors to the contract, first match first. A deadline is last among the
 // engine's own errors, because those may wrap one.
 var statuses = []struct {
@@ -65,6 +69,7 @@ var statuses = []struct {
 	{relax.ErrPanic, C.RELAX_ERR_PANIC},
 	{relax.ErrClosed, C.RELAX_CLOSED},
 	{errAlready, C.RELAX_ERR_ALREADY},
+	{errStillEnding, C.RELAX_ERR_ALREADY},
 	{relax.ErrState, C.RELAX_ERR_STATE},
 	{relax.ErrInvalid, C.RELAX_ERR_INVALID},
 	{relax.ErrBackend, C.RELAX_ERR_BACKEND},

@@ -322,10 +322,15 @@ func (c *core) close(ctx context.Context) error {
 		return fmt.Errorf("relax: close: another close runs: %w", ctx.Err())
 	}
 	defer func() { <-c.closing }()
-	if c.closed {
-		return nil
+	if !c.closed {
+		if err := c.shutdown(ctx); err != nil {
+			return err
+		}
 	}
-	return c.shutdown(ctx)
+	if err := context.Cause(c.ctx); errors.Is(err, ErrPanic) {
+		return err // nobody may have called since
+	}
+	return nil
 }
 
 // enterClose takes the closing token. It is there without a wait unless another close runs, so
@@ -345,10 +350,13 @@ func (c *core) enterClose(ctx context.Context) bool {
 }
 
 func (c *core) shutdown(ctx context.Context) error {
-	var errs []error
 	if c.launcher != nil {
-		errs = append(errs, c.launcher.Close(ctx))
+		// What lies behind the agents, close_session calls of their Sessions among it, ends after them.
+		if err := c.launcher.Close(ctx); err != nil {
+			return err
+		}
 	}
+	var errs []error
 	if c.gateway != nil {
 		errs = append(errs, c.gateway.Close(ctx))
 	}

@@ -316,6 +316,19 @@ func TestPanicPoisonsTheEngine(t *testing.T) {
 	}
 }
 
+// An idle host that calls nothing but Close must hear of a panic.
+func TestCloseTellsOfAPanic(t *testing.T) {
+	t.Parallel()
+	e := openEngine(t, testConfig(t))
+	e.core.goroutines.Go("bad", func() { panic("boom") })
+	<-e.core.ctx.Done()
+	for range 2 {
+		if err := e.Close(waitContext(t)); !errors.Is(err, ErrPanic) || !strings.Contains(err.Error(), "boom") {
+			t.Errorf("close: %v, want ErrPanic with the cause", err)
+		}
+	}
+}
+
 func TestOneStepAtATime(t *testing.T) {
 	t.Parallel()
 	e := openEngine(t, testConfig(t))
@@ -337,6 +350,7 @@ func TestRepliesWithTasksAreChecked(t *testing.T) {
 			`{"tasks":[],"end":false}`:           "send at least one task",
 			`{"tasks":[{"metadata":7}]}`:         "task 0",
 			`{"tasks":[{}],"over":true}`:         `unknown field "over"`,
+			`{"tasks":[],"end":true} {}`:         "text after the value",
 			`{"tasks":[{"messages":"no list"}]}`: "task 0",
 		} {
 			if err := e.Reply(ev.ID, []byte(reply)); err == nil || !strings.Contains(err.Error(), want) {

@@ -58,6 +58,15 @@ func TestAdvantagesOfTurns(t *testing.T) {
 	if got := View[float32](b, "advantage")[0]; math.Abs(float64(got)-mean) > 1e-6 {
 		t.Errorf("advantage of the row %v, want the turns' mean %v", got, mean)
 	}
+	metas, metaAt := View[uint8](b, "meta_json"), View[int64](b, "meta_offsets")
+	for row, want := range []bool{true, false} {
+		var meta struct {
+			PerTurn bool `json:"per_turn"`
+		}
+		if err := json.Unmarshal(metas[metaAt[row]:metaAt[row+1]], &meta); err != nil || meta.PerTurn != want {
+			t.Errorf("meta of row %d has per_turn %v, %v; want %v", row, meta.PerTurn, err, want)
+		}
+	}
 	if index := View[int64](b, "sample_indices"); index[0] != index[1] {
 		t.Errorf("sample indices %v of one session", index)
 	}

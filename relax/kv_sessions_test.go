@@ -3,6 +3,7 @@
 package relax
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -70,6 +71,20 @@ func (f *kvFleet) checkClosed(t *testing.T, sessions map[string]bool) {
 
 // Sessions that Close ends are closed at the workers as well.
 func TestCloseClosesSessions(t *testing.T) {
+	for name, before := range map[string]func(*Engine){
+		"at once": func(*Engine) {},
+		// The agents are not gone when the time of the first is over.
+		"in rounds": func(e *Engine) {
+			over, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = e.Close(over)
+		},
+	} {
+		t.Run(name, func(t *testing.T) { testCloseClosesSessions(t, before) })
+	}
+}
+
+func testCloseClosesSessions(t *testing.T, before func(*Engine)) {
 	t.Parallel()
 	f := openKV(t, 2, func(c *Config) { c.AgenticSessionLifecycle, c.NSamplesPerPrompt = true, 4 })
 	sessions := map[string]bool{}
@@ -78,6 +93,7 @@ func TestCloseClosesSessions(t *testing.T) {
 		f.post(t, s, "Hello", nil)
 	}
 	until(t, func() bool { return f.atWorkers() == len(sessions) })
+	before(f.Engine)
 	closeEngine(t, f.Engine)
 	f.posts.Wait()
 	f.checkClosed(t, sessions)

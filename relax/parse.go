@@ -3,7 +3,9 @@ package relax
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -114,7 +116,13 @@ func spellType(t reflect.Type) string {
 func decodeStrict(data []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
-	return d.Decode(into)
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("text after the value")
+	}
+	return nil
 }
 
 // suggest names the known option closest to name, if one is close, else where they are listed.

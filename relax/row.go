@@ -24,6 +24,8 @@ type rowMeta struct {
 	// StartRollout is the step of the first response, Turns the turn table.
 	StartRollout int64      `json:"start_rollout_id"`
 	Turns        []turnMeta `json:"turns"`
+	// PerTurn: the advantage hook gave one for each turn, be they the same, and not one number.
+	PerTurn bool `json:"per_turn,omitempty"`
 	// Trace is an [observe.AgenticTrace].
 	Trace json.RawMessage `json:"agentic_trace"`
 	offered
@@ -173,7 +175,7 @@ func (s *session) row(e *export, given credit.Credit) batch.Row {
 		Session: s.id, PromptLen: l.PromptLen,
 		Reward: math.NaN(), RawReward: float32(math.NaN()), Advantage: given.Number, PerTurn: given.PerTurn,
 		GroupID: int64(s.group.id), SessionSeq: int32(s.ref.Seq), SampleIndex: s.sampleIndex(), Partition: s.group.rollout,
-		Turns: int32(l.Turns), Aborts: int32(l.Aborts), Experts: s.experts(l), Meta: s.meta(e),
+		Turns: int32(l.Turns), Aborts: int32(l.Aborts), Experts: s.experts(l), Meta: s.meta(e, given.PerTurn),
 	}
 	if e.reward != nil {
 		row.Reward = e.reward.value
@@ -205,11 +207,12 @@ func (s *session) sampleIndex() int64 {
 	return int64(s.group.id)*int64(len(s.group.sessions)) + int64(s.ref.Seq)
 }
 
-func (s *session) meta(e *export) []byte {
+func (s *session) meta(e *export, perTurn bool) []byte {
 	l := &e.lineage
 	meta := rowMeta{
 		SessionID: s.id, GroupID: s.group.name(), Name: e.name, Metadata: e.metadata,
-		Reward: json.RawMessage("null"), StartRollout: l.StartRollout, Turns: turnTable(l), Trace: e.trace, offered: s.offered(e),
+		Reward: json.RawMessage("null"), StartRollout: l.StartRollout, Turns: turnTable(l), PerTurn: perTurn,
+		Trace: e.trace, offered: s.offered(e),
 	}
 	if e.reward != nil {
 		meta.Reward = e.reward.raw

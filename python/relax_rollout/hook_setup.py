@@ -45,10 +45,19 @@ def bind_hooks(
     if hooks.group_reward is not None:
         _switch_on(options, "group_rm", "group_reward")
     if hooks.sample_details:
-        _switch_on(options, "sample_details", "detailed")
+        _want_details(options)
     if is_nonzero_std(hooks.filter):
         options.setdefault("dynamic_sampling_filter", NONZERO_STD)
     return hooks, bound
+
+
+def _want_details(options: dict[str, Any]) -> None:
+    if options.get("sample_details") is False:
+        raise ConfigError(
+            "option sample_details: False, but Hooks(sample_details=True) was given; leave one out",
+            "sample_details",
+        )
+    options["sample_details"] = True
 
 
 def _switch_on(options: dict[str, Any], option: str, hook: str) -> None:

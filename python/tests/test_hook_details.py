@@ -86,3 +86,9 @@ def test_rewards_of_contexts(open_engine, tmp_path):
     assert "1 rewards for the 2 contexts" in drop.first
     assert [row.meta["reward"] for row in batch] == [None, 3.0, 2.0, None]
     assert [row.raw_reward for row in batch] == [3.0, 3.0, 2.0, 2.0]
+
+
+def test_details_that_an_option_forbids():
+    with pytest.raises(rr.ConfigError, match="sample_details: False, but Hooks") as refused:
+        rr.Engine(options(sample_details=False), hooks=rr.Hooks(sample_details=True))
+    assert refused.value.option == "sample_details"
