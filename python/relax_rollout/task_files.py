@@ -8,14 +8,17 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from .errors import InvalidError, shown
 
 T = TypeVar("T")
+
+Reader: TypeAlias = Callable[[Path], Iterator[dict[str, Any]]]
+"""Yields the rows of a file."""
 
 _SLICE = re.compile(r"^(?P<path>.+)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]$")
 
@@ -39,26 +42,47 @@ def read_rows(path: str) -> Iterator[dict[str, Any]]:
         InvalidError: the file is missing, of another kind, or a row is no object; it names file and
             line.
     """
-    if part := _SLICE.match(path):
-        start, stop = (int(part[name]) if part[name] else None for name in ("start", "stop"))
-        if (start or 0) < 0 or (stop or 0) < 0:
-            return iter(list(_read(part["path"]))[start:stop])
-        return itertools.islice(_read(part["path"]), start, stop)
-    return _read(path)
-
-
-def _read(path: str) -> Iterator[dict[str, Any]]:
+    path, wanted = split_part(path)
     place = Path(path)
-    if place.is_dir():
-        files = sorted(f for f in place.iterdir() if f.suffix in _READERS)
-        if not files:
-            raise InvalidError(f"{path}: no file in it ends with {', '.join(_READERS)}")
-        for file in files:
-            yield from _read(str(file))
-        return
-    reader = _READERS.get(place.suffix)
+    if not place.is_dir():
+        return part_of(read_file(place), wanted)
+    files = sorted(f for f in place.iterdir() if f.suffix in READERS)
+    if not files:
+        raise InvalidError(f"{path}: no file in it ends with {', '.join(READERS)}")
+    return part_of(itertools.chain.from_iterable(map(read_file, files)), wanted)
+
+
+def split_part(path: str) -> tuple[str, slice]:
+    """A path, and which of its rows are wanted.
+
+    >>> split_part("a.jsonl@[:5]"), split_part("a.jsonl")
+    (('a.jsonl', slice(None, 5, None)), ('a.jsonl', slice(None, None, None)))
+    """
+    part = _SLICE.match(path)
+    if part is None:
+        return path, slice(None)
+    start, stop = (int(part[name]) if part[name] else None for name in ("start", "stop"))
+    return part["path"], slice(start, stop)
+
+
+def part_of(rows: Iterable[T], wanted: slice) -> Iterator[T]:
+    """The rows that are wanted; no more are read than needed, unless it counts from the end."""
+    if (wanted.start or 0) < 0 or (wanted.stop or 0) < 0:
+        return iter(list(rows)[wanted])
+    return itertools.islice(rows, wanted.start, wanted.stop)
+
+
+def read_file(place: Path, readers: Mapping[str, Reader] | None = None) -> Iterator[dict[str, Any]]:
+    """Yields the rows of one file by the reader of its suffix, by default one of READERS.
+
+    Raises:
+        InvalidError: as :func:`read_rows`.
+    """
+    readers = READERS if readers is None else readers
+    path = str(place)
+    reader = readers.get(place.suffix)
     if reader is None:
-        raise InvalidError(f"{path}: expected a name that ends with {', '.join(_READERS)}")
+        raise InvalidError(f"{path}: expected a name that ends with {', '.join(readers)}")
     try:
         yield from reader(place)
     except InvalidError:
@@ -72,7 +96,7 @@ def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
-                yield _object(f"{path} line {number}", _parsed(f"{path} line {number}", line))
+                yield object_of(f"{path} line {number}", _parsed(f"{path} line {number}", line))
 
 
 def _json_list(path: Path) -> Iterator[dict[str, Any]]:
@@ -80,7 +104,7 @@ def _json_list(path: Path) -> Iterator[dict[str, Any]]:
     if not isinstance(rows, list):
         raise InvalidError(f"{path}: expected a list of objects, found {type(rows).__name__}")
     for i, row in enumerate(rows):
-        yield _object(f"{path}[{i}]", row)
+        yield object_of(f"{path}[{i}]", row)
 
 
 def _parquet(path: Path) -> Iterator[dict[str, Any]]:
@@ -95,7 +119,11 @@ def _parquet(path: Path) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
 
 
-_READERS = {".jsonl": _json_lines, ".json": _json_list, ".parquet": _parquet}
+READERS: Mapping[str, Reader] = {
+    ".jsonl": _json_lines,
+    ".json": _json_list,
+    ".parquet": _parquet,
+}
 
 
 def _parsed(where: str, text: str) -> Any:
@@ -105,7 +133,8 @@ def _parsed(where: str, text: str) -> Any:
         raise InvalidError(f"{where}: not JSON: {err}") from err
 
 
-def _object(where: str, row: Any) -> dict[str, Any]:
+def object_of(where: str, row: Any) -> dict[str, Any]:
+    """A row, if it is an object; else InvalidError names where."""
     if not isinstance(row, dict):
         raise InvalidError(f"{where}: expected an object, found {type(row).__name__}")
     return row
@@ -115,12 +144,19 @@ def _object(where: str, row: Any) -> dict[str, Any]:
 
 
 def convert_rows(path: str, convert: Callable[[int, dict[str, Any]], T]) -> Iterator[T]:
-    """Yields what ``convert`` makes of each row and its number, from 0 on.
+    """Yields what ``convert`` makes of each row of a file or directory and its number, from 0 on.
 
     Raises:
         InvalidError: as :func:`read_rows` and ``convert``; it names the file and the row.
     """
-    for number, row in enumerate(read_rows(path)):
+    return converted(path, read_rows(path), convert)
+
+
+def converted(
+    path: str, rows: Iterable[dict[str, Any]], convert: Callable[[int, dict[str, Any]], T]
+) -> Iterator[T]:
+    """Yields what ``convert`` makes of rows, as :func:`convert_rows`; errors name the path."""
+    for number, row in enumerate(rows):
         try:
             yield convert(number, row)
         except InvalidError as err:
@@ -138,7 +174,10 @@ def prompt_of(row: Mapping[str, Any], keys: Keys) -> Any:
 
 
 def metadata_of(row: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
-    """A row's metadata with its tools and data source; a JSON text counts as what it says."""
+    """A row's metadata with its tools and data source; a JSON text counts as what it says.
+
+    Tools of their own column win over those of the metadata, as in the trainer.
+    """
     metadata = row.get(keys.metadata) or {}
     if isinstance(metadata, str):
         metadata = _parsed(f"metadata under {keys.metadata!r}", metadata)
@@ -146,10 +185,19 @@ def metadata_of(row: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
         found = type(metadata).__name__
         raise InvalidError(f"metadata under {keys.metadata!r}: expected an object, found {found}")
     out = dict(metadata)
-    for key, column in (("tools", keys.tools), ("data_source", "data_source")):
-        if column and row.get(column) is not None:
-            out.setdefault(key, row[column])
+    if keys.tools and row.get(keys.tools) is not None:
+        out["tools"] = _tools(f"tools under {keys.tools!r}", row[keys.tools])
+    if row.get("data_source") is not None:
+        out.setdefault("data_source", row["data_source"])
     return out
+
+
+def _tools(where: str, tools: Any) -> list[Any]:
+    if isinstance(tools, str):
+        tools = _parsed(where, tools)
+    if not isinstance(tools, list):
+        raise InvalidError(f"{where}: expected a list, found {type(tools).__name__}")
+    return tools
 
 
 def task_of(row: Mapping[str, Any], keys: Keys) -> dict[str, Any]:

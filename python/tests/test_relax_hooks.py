@@ -212,7 +212,7 @@ def test_filters_see_what_is_trained(monkeypatch, tmp_path):
 
     def keep(args, samples):
         seen.append([fields(s, "custom_advantage", "reward") for s in samples])
-        return any(s.custom_advantage == 1.0 for s in samples)
+        return any(s.custom_advantage == [1.0] * s.response_length for s in samples)
 
     judges(monkeypatch, advantage=advantage, keep=keep)
     given = team(tmp_path)
@@ -222,7 +222,10 @@ def test_filters_see_what_is_trained(monkeypatch, tmp_path):
         dynamic_sampling_filter_path="user.keep",
     )
     assert seen == [[fields(s, "custom_advantage", "reward") for s in group]]
-    assert sorted({s.custom_advantage for s in group}) == [0.0, float(np.float32(0.3)), 1.0]
+    numbers = {s.custom_advantage for s in group if isinstance(s.custom_advantage, float)}
+    assert numbers == {float(np.float32(0.3))}
+    lists = sorted(s.custom_advantage for s in group if isinstance(s.custom_advantage, list))
+    assert [set(values) for values in lists] == [{0.0}, {1.0}]
 
 
 def test_filters_see_no_advantage_where_none_is_custom(monkeypatch):
@@ -275,6 +278,28 @@ def test_credit_of_turns_is_one_number_for_each_response_token(monkeypatch, cred
     assert rewards.values.tolist() == [a for s in group for a in s.custom_advantage]
 
 
+def test_credit_of_turns_that_are_all_there_is_stays_a_list(monkeypatch):
+    """A context of one turn has the same on all response tokens (section 5.3), and nothing tells it
+    from one number but what was given."""
+    filtered = []
+
+    def keep(args, samples):
+        filtered.extend(s.custom_advantage for s in samples)
+        return True
+
+    def advantage(slots):
+        return [dict.fromkeys(s, [0.5] if i else 0.5) for i, s in enumerate(slots)]
+
+    judges(monkeypatch, advantage=advantage, keep=keep)
+    group = step(
+        DataSource(),
+        agentic_custom_advantage_path="user.advantage",
+        dynamic_sampling_filter_path="user.keep",
+    )
+    assert filtered == [s.custom_advantage for s in group]
+    assert filtered == [0.5, [0.5] * group[1].response_length]
+
+
 def test_one_number_beside_credit_of_turns_stays_one(monkeypatch):
     judges(
         monkeypatch,
@@ -300,7 +325,7 @@ def test_turns_that_another_row_trains_have_no_credit_in_events_either():
         "prompt_len": 1,
     }
     assert samples._event_advantage(context) == [0.0, 0.5, 0.5, 0.0]
-    assert samples._event_advantage({**context, "prompt_len": 5}) == 0.5
+    assert samples._event_advantage({**context, "prompt_len": 2}) == [0.5, 0.5, 0.0]
 
 
 # ---- metadata ------------------------------------------------------------------------------------

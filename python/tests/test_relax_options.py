@@ -89,6 +89,9 @@ def test_what_is_read_is_not_called_ignored():
         ({"agent_env": ["novalue"]}, "agent_env"),
         ({"agent_env": ["RELAX_X=1"]}, "agent_env"),
         ({"agent_cwd": "/nowhere"}, "agent_cwd"),
+        ({"agent_cwd": "~nobody_of_this_name/agent"}, "agent_cwd"),
+        ({"hf_checkpoint": "Qwen/Qwen3-8B"}, "hf_checkpoint: 'Qwen/Qwen3-8B' is no directory here"),
+        ({"hf_checkpoint": "s3://models/Qwen3-8B"}, "hf_checkpoint: 's3://models/Qwen3-8B' is no"),
         ({"rm_type": "math"}, "rm_type"),
         ({"group_rm": True}, "group_rm"),
         ({"custom_rm_path": "nowhere.judge"}, "custom_rm_path"),
@@ -119,6 +122,50 @@ def test_what_cannot_be_served_is_refused_by_name(more, option):
 )
 def test_waterlines(more, groups):
     assert options.waterline(arguments(**more)) == groups
+
+
+@pytest.mark.parametrize(
+    "router",
+    [
+        {},
+        {"sglang_router_ip": "10.0.0.7", "sglang_router_port": None},
+        {"sglang_router_ip": None, "sglang_router_port": 3000},
+    ],
+)
+def test_without_a_router_nothing_is_trained_on_the_simulator(router):
+    args = arguments(**router, relax_rollout={"simulator": None})
+    with pytest.raises(rr.ConfigError, match="option sglang_router_ip.*sglang_router_port"):
+        adapter.generate_rollout(args, 0, DataSource(), None)
+    for own in ({"sglang_url": "http://10.0.0.8:1"}, {"backend": "simulator"}, {"simulator": {}}):
+        args.relax_rollout = own
+        assert options.engine_config(args).to_dict().items() >= own.items()
+
+
+def test_a_tilde_in_agent_cwd_is_the_home_directory(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = options.engine_config(arguments(agent_cwd="~/agent"))
+    assert config.agent_cwd == str(tmp_path / "agent")
+
+
+@pytest.mark.parametrize(
+    ("more", "size"),
+    [
+        ({}, 2),
+        ({"resource": None}, 2),
+        ({"resource": {"rollout": [1, 4]}}, 2),
+        ({"resource": {"actor": [1, 12], "rollout": [1, 4]}}, 3),
+    ],
+)
+def test_data_parallel_size_is_counted_as_the_trainer_does(more, size):
+    """12 GPUs are one node of 8 in its arguments, but its steps are for 12."""
+    args = arguments(
+        use_dynamic_global_batch_size=True,
+        actor_num_nodes=1,
+        actor_num_gpus_per_node=8,
+        tensor_model_parallel_size=4,
+        **more,
+    )
+    assert options.engine_config(args).data_parallel_size == size
 
 
 def test_the_recipe_names_what_there_is():

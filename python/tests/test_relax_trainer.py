@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("drop_in")
 TYPES = "relax.utils.types"
 DUMPS = "relax.utils.training.train_dump_utils"
 PROFILES = "relax.utils.profile_utils"
+CHECKPOINTS = "relax.utils.s3_model_loader"
 
 
 # ---- samples of an Eval --------------------------------------------------------------------------
@@ -183,6 +184,27 @@ def test_a_profile_that_fails_costs_no_rows(monkeypatch, caplog, broken, called)
     assert [name for name, *_ in profiler.calls] == called
     assert f"sglang_profile: {broken}_sglang_profile of step 0: " in caplog.text
     assert "a worker is away" in caplog.text
+
+
+# ---- the checkpoint ------------------------------------------------------------------------------
+
+
+def test_the_trainer_gets_a_checkpoint_that_is_not_here(monkeypatch):
+    calls = []
+
+    def prepare(args, *, completeness="full"):
+        calls.append((args.hf_checkpoint, completeness))
+        args.hf_checkpoint = here
+
+    install_trainer(monkeypatch, CHECKPOINTS, prepare_model_maybe_update_args=prepare)
+    args = arguments()
+    here, args.hf_checkpoint = args.hf_checkpoint, "s3://models/tinychat"
+    out = adapter.generate_rollout(args, 0, DataSource(), None)
+    assert calls == [("s3://models/tinychat", "metadata")]
+    assert out.samples[0][0].response.startswith("fine")
+    adapter.shutdown()
+    adapter.generate_rollout(arguments(), 0, DataSource(), None)
+    assert len(calls) == 1, "only if it is not here"
 
 
 # ---- the tokenizer -------------------------------------------------------------------------------

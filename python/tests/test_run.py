@@ -338,6 +338,14 @@ def test_every_option_is_a_flag():
                 "metadata": {"a": 1, "tools": [1], "data_source": "d", "answer": 5},
             },
         ),
+        (
+            {"input": "hi", "tools": '[{"type": "function"}]', "metadata": {"tools": "stale"}},
+            Keys(tools="tools"),
+            {
+                "messages": [{"role": "user", "content": "hi"}],
+                "metadata": {"tools": [{"type": "function"}]},
+            },
+        ),
     ],
 )
 def test_rows_become_tasks(row, keys, task):
@@ -365,6 +373,15 @@ def test_directories_and_parts(tmp_path):
 def test_a_row_without_a_prompt_names_its_columns():
     with pytest.raises(InvalidError, match=r"no 'input', 'messages' or 'prompt'.*\['question'\]"):
         task_files.task_of({"question": "hi"}, Keys())
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [("[1", "tools under 't': not JSON"), ({}, "tools under 't': expected a list, found dict")],
+)
+def test_tools_that_are_none_are_named(tools, message):
+    with pytest.raises(InvalidError, match=message):
+        task_files.task_of({"input": "hi", "t": tools}, Keys(tools="t"))
 
 
 def test_a_summary_of_nothing():

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import transfer_queue
 from ..batch import Batch
 from ..errors import ConfigError, InvalidError
 from ..hooks import load
-from ..transfer_queue import Columns, Jagged
+from ..transfer_queue import Columns, Jagged, mask_sums
 from .options import waterline
+from .samples import status_of
 
 _LOGGER = logging.getLogger("relax_rollout.relax")
 
@@ -111,15 +113,23 @@ def _meta_of(data: Any, samples: list[Any]) -> list[dict[str, int]]:
 
 
 def columns_of(args: Any, batch: Batch, rows: list[int], samples: list[Any]) -> Columns:
-    """The trainer's columns of some rows (spec/reference-pipeline.md 6.3)."""
+    """The trainer's columns of some rows (spec/reference-pipeline.md 6.3).
+
+    A post-process function may write into the samples, say into their loss masks. It goes first, as
+    in the trainer, and the columns are those of the samples as it left them.
+    """
+    option = "custom_reward_post_process_path"
+    path = getattr(args, option, None)
+    processed = load(option, path)(args, samples) if path else None
     columns = transfer_queue.train_columns(
         batch,
         rows,
         sample_indices=np.array([s.index or 0 for s in samples], np.int64),
         group_index=np.array([s.group_index or 0 for s in samples], np.int64),
     )
-    if path := getattr(args, "custom_reward_post_process_path", None):
-        processed = load("custom_reward_post_process_path", path)(args, samples)
+    if path or any(getattr(s, "remove_sample", False) for s in samples):
+        columns.update(_written(samples))
+    if path:
         if isinstance(processed, tuple):  # (raw, processed)
             processed = processed[1]
         columns["rewards"] = _rewards(processed, columns["response_lengths"])
@@ -132,6 +142,41 @@ def columns_of(args: Any, batch: Batch, rows: list[int], samples: list[Any]) -> 
     if getattr(samples[0], "train_metadata", None) is not None:
         columns["metadata"] = [s.train_metadata for s in samples]
     return columns
+
+
+def _written(samples: list[Any]) -> Columns:
+    """The columns of samples that somebody else than the engine may have written into."""
+    masks = _jagged([_mask(s) for s in samples], np.int64)
+    columns: Columns = {
+        "tokens": _jagged([s.tokens for s in samples], np.int64),
+        "total_lengths": np.array([len(s.tokens) for s in samples], np.int64),
+        "response_lengths": np.array([s.response_length for s in samples], np.int64),
+        "truncated": np.array([s.status == status_of(s, True) for s in samples], np.int64),
+        "loss_masks": masks,
+        "sample_index_mask_sums": mask_sums(masks, np.array([s.index or 0 for s in samples])),
+    }
+    if samples[0].rollout_log_probs is not None:
+        columns["rollout_log_probs"] = _jagged([s.rollout_log_probs for s in samples], np.float32)
+    return columns
+
+
+def _mask(sample: Any) -> npt.NDArray[np.int64]:
+    """The loss mask that the trainer makes of a sample's, which may be short or missing."""
+    length = int(sample.response_length)
+    given = np.asarray(() if sample.loss_mask is None else sample.loss_mask, np.int64)
+    if len(given) > length:
+        raise InvalidError(
+            f"sample {sample.index}: a loss_mask of {len(given)} for a response of {length} "
+            "tokens; give one number for each response token"
+        )
+    if getattr(sample, "remove_sample", False):
+        return np.zeros(length, np.int64)
+    return np.concatenate([given, np.ones(length - len(given), np.int64)])
+
+
+def _jagged(rows: Sequence[Any], dtype: Any) -> Jagged:
+    values = [np.asarray(row, dtype) for row in rows]
+    return Jagged(np.concatenate(values), np.cumsum([0, *map(len, values)], dtype=np.int64))
 
 
 def _round(sample: Any) -> int:
@@ -162,7 +207,7 @@ def _rewards(values: Any, lengths: Any) -> Any:
                 f"custom_reward_post_process_path: row {i} has {len(row)} rewards for a "
                 f"response of {n} tokens"
             )
-    return Jagged(np.concatenate(spread), np.cumsum([0, *map(len, spread)], dtype=np.int64))
+    return _jagged(spread, np.float32)
 
 
 def _check_estimator(args: Any) -> None:

@@ -16,7 +16,6 @@ from ..errors import ConfigError
 _LOGGER = logging.getLogger("relax_rollout.relax")
 
 SAME_NAME = (
-    "agent_cwd",
     "agent_timeout",
     "agentic_concurrency",
     "agentic_eval_concurrency",
@@ -83,7 +82,7 @@ KNOWN = frozenset(
         *("eval_input_key", "eval_label_key", "eval_tool_key", "input_key", "label_key"),
         *("metadata_key", "tool_key", "custom_prompt_path", "system_prompt"),
         *("use_opd", "multimodal_keys", "mask_offpolicy_in_partial_rollout"),
-        *("save_debug_rollout_data", "sglang_profile"),
+        *("save_debug_rollout_data", "sglang_profile", "resource", "agent_cwd"),
     }
 )
 """All arguments of the trainer that anything here reads."""
@@ -110,8 +109,34 @@ def engine_config(args: Any) -> Config:
     if not isinstance(own, Mapping):
         raise ConfigError(f"option {OWN}: expected a mapping of options, found {own!r}", OWN)
     options.update(own)
+    _check_backend(options, own)
+    _check_checkpoint(options)
     _log_ignored(args)
     return Config.from_dict(options)
+
+
+def _check_backend(options: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Refuses a run without the trainer's router: the engine would train on its simulator."""
+    chosen = [options.get("sglang_url"), own.get("backend"), own.get("simulator")]
+    if all(value is None for value in chosen):
+        raise ConfigError(
+            "option sglang_router_ip: expected the address of the trainer's router here and in "
+            f"sglang_router_port; without a router, set sglang_url or backend under {OWN}:",
+            "sglang_router_ip",
+        )
+
+
+def _check_checkpoint(options: Mapping[str, Any]) -> None:
+    """Refuses a checkpoint that is not on this machine, in the words of the trainer's options."""
+    checkpoint = options.get("hf_checkpoint")
+    if checkpoint and not os.path.isdir(checkpoint):  # noqa: PTH112 - of any type
+        raise ConfigError(
+            f"option hf_checkpoint: {str(checkpoint)!r} is no directory here; expected a local one "
+            "with the model's tokenizer.json and chat template. Download a model of a hub first "
+            "(hf download NAME --local-dir DIRECTORY) and give its directory; s3:// needs the "
+            "trainer's package",
+            "hf_checkpoint",
+        )
 
 
 def _translated(args: Any) -> dict[str, Any]:
@@ -121,6 +146,8 @@ def _translated(args: Any) -> dict[str, Any]:
         names = (("num_layers", "moe_num_layers"), ("moe_router_topk", "moe_router_topk"))
         found = {option: getattr(args, name, None) for name, option in names}
         out.update({k: v for k, v in found.items() if v is not None})
+    if cwd := getattr(args, "agent_cwd", None):  # as the trainer reads it
+        out["agent_cwd"] = os.path.expanduser(cwd)  # noqa: PTH111 - Path raises without a home
     if environment := _environment(getattr(args, "agent_env", None)):
         out["agent_env"] = environment
     if kwargs := getattr(args, "apply_chat_template_kwargs", None):
@@ -157,8 +184,16 @@ def _environment(items: Any) -> dict[str, str]:
 
 
 def data_parallel_size(args: Any) -> int:
-    """The actor's GPUs over those one replica takes: steps deliver multiples of it."""
-    gpus = getattr(args, "actor_num_nodes", 1) * getattr(args, "actor_num_gpus_per_node", 1)
+    """The actor's GPUs over those one replica takes: steps deliver multiples of it.
+
+    ``--resource`` has the GPUs as ``{"actor": [replicas, GPUs]}`` and is what the trainer counts
+    by: nodes times GPUs per node are rounded where it does not fill its nodes.
+    """
+    resource = getattr(args, "resource", None) or {}
+    if "actor" in resource:
+        gpus = resource["actor"][1]
+    else:
+        gpus = getattr(args, "actor_num_nodes", 1) * getattr(args, "actor_num_gpus_per_node", 1)
     replica = 1
     for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size"):
         replica *= getattr(args, name, None) or 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,7 +156,17 @@ def _profile(name: str, args: Any, rollout_id: int) -> bool:
     return True
 
 
-# ---- the tokenizer -------------------------------------------------------------------------------
+# ---- the checkpoint ------------------------------------------------------------------------------
+
+
+def prepare_checkpoint(args: Any) -> None:
+    """Gets tokenizer and template of a checkpoint that is not on this machine (``s3://...``), by
+    the trainer's own function, which then names the local directory in ``args.hf_checkpoint``."""
+    checkpoint = getattr(args, "hf_checkpoint", None)
+    if not checkpoint or os.path.isdir(checkpoint):  # noqa: PTH112 - may be a URL
+        return
+    if prepare := _trainers("relax.utils.s3_model_loader", "prepare_model_maybe_update_args"):
+        prepare(args, completeness="metadata")
 
 
 @functools.lru_cache(maxsize=1)  # loading takes seconds, and a process has one model

@@ -26,6 +26,7 @@ from .outputs import (
     decoder,
     log_train,
     output,
+    prepare_checkpoint,
     save_train_dump,
     sglang_profile,
     show_sample,
@@ -54,6 +55,7 @@ class Resident:
 
     def __init__(self, args: Any) -> None:
         self._sources = Sources()
+        prepare_checkpoint(args)
         self._config = engine_config(args)
         self._router = router_url(args)
         self._mailbox = Mailbox()
@@ -179,7 +181,10 @@ class Resident:
     def evaluate(self, args: Any, rollout_id: int) -> Any:
         """Runs the trainer's Eval datasets."""
         datasets = eval_datasets(args)
-        numbers = {d.name: [self._sources.add([s]) for s in d.samples] for d in datasets}
+        numbers = {
+            d.name: [self._sources.add(d.copies(i)) for i in range(len(d.samples))]
+            for d in datasets
+        }
         try:
             results = self.engine.evaluate(
                 rollout_id, {d.name: self._tasks(args, d, numbers[d.name]) for d in datasets}

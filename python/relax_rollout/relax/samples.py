@@ -228,8 +228,9 @@ def sample_of_row(row: Row, sources: Sources, decode: Decode, custom_advantage: 
 
     ``custom_advantage`` says that the row's credit is the advantage function's.
     """
+    meta = row.meta
     context = Context(
-        meta=row.meta,
+        meta=meta,
         tokens=row.tokens,
         logprobs=row.logprobs,
         loss_mask=row.loss_mask,
@@ -237,7 +238,7 @@ def sample_of_row(row: Row, sources: Sources, decode: Decode, custom_advantage: 
         weight_versions=[s.weight_version for s in row.segments],
         aborts=row.aborts,
         truncated=row.truncated,
-        custom_advantage=_advantage(row) if custom_advantage else None,
+        custom_advantage=_advantage(row, meta) if custom_advantage else None,
     )
     sample = sample_of(context, sources, row.session_seq, decode)
     if "routed_experts" in row.batch.names:
@@ -328,30 +329,24 @@ def _span(turn: Mapping[str, Any]) -> slice:
     return slice(turn["start"], turn["start"] + turn["response_length"])
 
 
-def _advantage(row: Row) -> float | list[float]:
-    if "advantages" not in row.batch.names:
+# Credit of turns is one number for each response token, 0 on observations, also where all turns
+# have the same; one number stays one, also beside rows with credit of turns
+# (spec/reference-pipeline.md 5.3).
+
+
+def _advantage(row: Row, meta: Mapping[str, Any]) -> float | list[float]:
+    if not meta.get("per_turn"):
         return row.advantage
-    return _credit(row.advantage, row.advantages[row.prompt_len :])
+    return row.advantages[row.prompt_len :].tolist()  # type: ignore[no-any-return]
 
 
 def _event_advantage(context: Mapping[str, Any]) -> float | list[float]:
-    advantage = float(np.float32(context["advantage"]))
     if "turn_advantages" not in context:
-        return advantage
+        return float(np.float32(context["advantage"]))
     spread = np.zeros(len(context["tokens"]), np.float32)
     for turn, value in zip(context["turn_table"], context["turn_advantages"], strict=True):
         spread[_span(turn)] = 0 if turn.get("masked") else value
-    return _credit(advantage, spread[context["prompt_len"] :])
-
-
-def _credit(advantage: float, spread: npt.NDArray[np.float32]) -> float | list[float]:
-    """One number, or for credit of turns one for each response token, 0 on observations (pipeline
-    5.3). Rows with one number have it everywhere, also beside rows with credit of turns."""
-    if not len(spread):
-        return advantage
-    if (spread == spread[0]).all():
-        return float(spread[0])
-    return spread.tolist()  # type: ignore[no-any-return]
+    return spread[context["prompt_len"] :].tolist()  # type: ignore[no-any-return]
 
 
 def status_of(sample: Any, truncated: bool) -> Any:
