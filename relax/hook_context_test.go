@@ -116,13 +116,21 @@ func TestEventsHaveSampleDetails(t *testing.T) {
 	}
 }
 
-// Who does not ask for details pays nothing for them.
-func TestEventsAreSmallWithoutSampleDetails(t *testing.T) {
-	t.Parallel()
+// openAsking opens an engine that asks for rewards, credit and a verdict on its one Group, whose
+// Sessions have two contexts each.
+func openAsking(t *testing.T) *Engine {
+	t.Helper()
 	cfg := contextsConfig(t)
 	cfg.CustomRM, cfg.GroupRM, cfg.CustomFilter = true, true, true
 	e := openEngine(t, cfg)
 	submit(t, e, task(agentTask{Mode: "contexts"}))
+	return e
+}
+
+// Who does not ask for details pays nothing for them.
+func TestEventsAreSmallWithoutSampleDetails(t *testing.T) {
+	t.Parallel()
+	e := openAsking(t)
 	r := runStep(t, e, 0, func(ev Event) {
 		for _, word := range []string{`"tokens"`, `"turn_table"`, `"tools"`, `"chat_template_kwargs"`} {
 			if strings.Contains(string(ev.Data), word) {
@@ -149,10 +157,7 @@ func TestEventsAreSmallWithoutSampleDetails(t *testing.T) {
 // hooks, rows and metrics then have.
 func TestRewardsAndMetadataOfContexts(t *testing.T) {
 	t.Parallel()
-	cfg := contextsConfig(t)
-	cfg.CustomRM, cfg.GroupRM, cfg.CustomFilter = true, true, true
-	e := openEngine(t, cfg)
-	submit(t, e, task(agentTask{Mode: "contexts"}))
+	e := openAsking(t)
 	r := runStep(t, e, 0, func(ev Event) {
 		switch ev.Kind {
 		case EventScore:
