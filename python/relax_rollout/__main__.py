@@ -17,13 +17,14 @@ from .console import mute_stdout
 def _info() -> int:
     from . import _lib
     from .errors import LibraryError
+    from .native_files import find_supervisor
 
     print(f"relax_rollout {__version__} (Python {sys.version.split()[0]})")
     try:
         library = _lib.load()
         print(f"library    {library.path}")
         print(f"build      {library.build_info()}")
-        print(f"supervisor {_lib.find_supervisor()}")
+        print(f"supervisor {find_supervisor()}")
     except LibraryError as err:
         print(err, file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""The C ABI from Python: finds and loads the library, mirrors its structs, maps its statuses.
+"""The C ABI from Python: loads the library, mirrors its structs, maps its statuses.
 
 The only module that knows ctypes. Nothing is loaded at import: :func:`load` does that once,
 because dlopen starts a Go runtime (threads, signal handlers, a raised RLIMIT_NOFILE).
@@ -35,6 +35,7 @@ from .errors import (
     RelaxError,
     StateError,
 )
+from .native_files import find_library
 
 ABI_VERSION = 1
 ABI_MINOR = 3
@@ -51,10 +52,6 @@ ERR_BACKEND = -6
 ERR_ABI = -7
 ERR_FORKED = -8
 ERR_PANIC = -9
-
-LIBRARY_ENV = "RELAX_ROLLOUT_LIBRARY"
-LIBRARY_NAME = "librelax_rollout.so"
-SUPERVISOR_NAME = "relax-agent-init"
 
 _ERRORS: dict[int, type[RelaxError]] = {
     CLOSED: ClosedError,
@@ -174,41 +171,6 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "relax_signals_check": (ctypes.c_int32, []),
     "relax_signals_restore": (None, []),
 }
-
-# ---- where things lie ---------------------------------------------------------------------------
-
-
-def find_library() -> Path:
-    """Where the library is: the file named by RELAX_ROLLOUT_LIBRARY, else the package's own."""
-    named = os.environ.get(LIBRARY_ENV)
-    path = Path(named) if named else Path(__file__).with_name(LIBRARY_NAME)
-    if path.is_file():
-        return path
-    if named:
-        raise LibraryError(
-            f"{LIBRARY_ENV} names {named}, which is no file; correct or unset the variable"
-        )
-    raise LibraryError(
-        f"{path} is missing: in a source tree build it with `make lib`, "
-        f"or name a built library in {LIBRARY_ENV}"
-    )
-
-
-def find_supervisor() -> str:
-    """Where relax-agent-init is: in bin/ of the package, or beside the library in use."""
-    package = Path(__file__).parent
-    places = [package / "bin" / SUPERVISOR_NAME]
-    if os.environ.get(LIBRARY_ENV):
-        beside = Path(os.environ[LIBRARY_ENV]).absolute().parent
-        places += [beside / "bin" / SUPERVISOR_NAME, beside / SUPERVISOR_NAME]
-    for place in places:
-        if os.access(place, os.X_OK):
-            return str(place)
-    raise LibraryError(
-        f"{places[0]} is missing or not executable: in a source tree build it with `make lib`, "
-        "or name one in the option agent_supervisor"
-    )
-
 
 # ---- loading ------------------------------------------------------------------------------------
 

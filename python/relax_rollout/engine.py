@@ -34,6 +34,7 @@ from .events import Event, read_event
 from .hook_calls import HookLoop
 from .hook_setup import bind_hooks
 from .hooks import AdvantageHook, Hooks, ScoreHook
+from .native_files import find_supervisor
 from .report import StepReport
 from .steps import SLICE_MS, Step, StepRunner
 from .tasks import Task, document, int64, many, to_json
@@ -100,7 +101,7 @@ class Engine:
         self._waiters: dict[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = {}
         self._lib = _lib.load()
         if not options.get("agent_supervisor"):
-            options["agent_supervisor"] = _lib.find_supervisor()
+            options["agent_supervisor"] = find_supervisor()
         text = json.dumps(options, allow_nan=False)
         cell = _lib.EngineCell()
         # Also runs at interpreter exit, so that agents end and locks are let go of in order.

@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 
 import relax_rollout as rr
-from relax_rollout import _lib
+from relax_rollout.native_files import find_library, find_supervisor
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +34,8 @@ def wheel(tmp_path_factory):
     # The binaries under test, wherever they are.
     package = source / "python" / "relax_rollout"
     (package / "bin").mkdir()
-    shutil.copy(_lib.find_library(), package / "librelax_rollout.so")
-    shutil.copy(_lib.find_supervisor(), package / "bin" / "relax-agent-init")
+    shutil.copy(find_library(), package / "librelax_rollout.so")
+    shutil.copy(find_supervisor(), package / "bin" / "relax-agent-init")
     if not (source / "README.md").exists():
         (source / "README.md").write_text("Relax Rollout\n")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source]
